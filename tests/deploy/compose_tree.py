@@ -15,6 +15,7 @@ UNDER = {
     "deploy/compose.tensor-parallel-nvidia.yml": "deploy/compose.tensor-parallel.yml",
     "deploy/compose.s3.yml": "deploy/compose.batches.yml",
     "deploy/compose.redis.yml": "deploy/compose.keys.yml",
+    "deploy/compose.two-cells-envoy.yml": "deploy/compose.two-cells.yml",
 }
 """Overrides that go on top of another one."""
 VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}")

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from deploy.local_envoy import endpoints
 from penstock.cli.commands import BY_NAME
 from penstock.config.flags import resolve
 from penstock.config.settings import ServeConfig
@@ -276,6 +278,25 @@ def test_the_second_cell_is_like_the_first_and_they_share_no_way() -> None:
         "cell-2:8000",
     }
     assert front["command"][-1].endswith("/cells.cfg")
+
+
+def test_envoy_stands_where_haproxy_stood() -> None:
+    """With a file that it can read and that names the cells by their services."""
+    under, over = (TREES[f"deploy/compose.two-cells{end}.yml"] for end in ("", "-envoy"))
+    differs = {name for name, one in over["services"].items() if one != under["services"][name]}
+    assert differs == {"haproxy"}
+    front = over["services"]["haproxy"]
+    for same in ("ports", "networks", "depends_on", "read_only", "cap_drop", "mem_limit"):
+        assert front[same] == under["services"]["haproxy"][same]
+    (file,) = (word for word in front["command"] if word.endswith(".yaml"))
+    (mounted,) = (each for each in front["volumes"] if each.startswith("./deploy/envoy:"))
+    folder = Path(mounted.split(":")[1])
+    assert folder in Path(file).parents
+    config = yaml.safe_load((ROOT / "deploy/envoy" / Path(file).name).read_text())
+    (cells,) = (one for one in config["static_resources"]["clusters"] if one["name"] == "cells")
+    places = [each["address"]["socket_address"] for each in endpoints(cells)]
+    told = {f"{each['address']}:{each['port_value']}" for each in places}
+    assert told == {front["environment"][f"PENSTOCK_CELL_{n}"] for n in (1, 2)}
 
 
 @pytest.mark.parametrize("override", ["tensor-parallel", "tensor-parallel-nvidia"])

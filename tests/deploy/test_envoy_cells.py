@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import threading
@@ -16,10 +17,12 @@ import yaml
 from deploy.local import CELLS_CONFIG, free_port, status
 from deploy.local_envoy import ENVOY_CELLS_CONFIG, endpoints, envoy_cells
 from testing.serving import wait_until
+from tests.deploy.compose_tree import TREES
 from tests.deploy.programs import needed
 from tests.deploy.scripted_gateway import Scripted, all_reached, scripted_gateway
 
 PATH = "/v1/completions"
+DRAIN = ENVOY_CELLS_CONFIG.parent / "drain.sh"
 HAPROXY = CELLS_CONFIG.read_text()
 ENVOY: dict[str, Any] = yaml.safe_load(ENVOY_CELLS_CONFIG.read_text())
 LISTENERS = {each["name"]: each for each in ENVOY["static_resources"]["listeners"]}
@@ -163,11 +166,35 @@ def test_it_can_be_told_to_leave_when_what_is_open_has_ended(tmp_path: Path) -> 
         wait_until(lambda: set(envoy.servers().values()) == {"UP"}, message=envoy.servers)
         begun = pool.submit(httpx.post, envoy.url + PATH, content=b"{}", timeout=120)
         wait_until(lambda: len(one.asked) == 1)
-        httpx.post(f"http://{envoy.admin}/drain_listeners", timeout=60).raise_for_status()
-        wait_until(lambda: status(envoy.url + "/health/ready") == 0)
-        open_.set()
-        assert begun.result().status_code == 200
+        port = envoy.admin.rpartition(":")[2]
+        with subprocess.Popen(
+            ["bash", str(DRAIN)], env={**os.environ, "ADMIN_PORT": port}
+        ) as draining:
+            wait_until(lambda: status(envoy.url + "/health/ready") == 0)
+            with pytest.raises(subprocess.TimeoutExpired):
+                draining.wait(2)  # It looks each second.
+            open_.set()
+            assert begun.result().status_code == 200
+            assert draining.wait(60) == 0
         assert len(one.asked) == 1
+
+
+def test_composes_health_check_says_whether_some_cell_is_ready(tmp_path: Path) -> None:
+    needed("envoy")
+    front = TREES["deploy/compose.two-cells-envoy.yml"]["services"]["haproxy"]
+    kind, *command = front["healthcheck"]["test"]
+    assert kind == "CMD"
+    with scripted_gateway() as one, envoy_cells([one.address], tmp_path) as envoy:
+        port = envoy.operations.rpartition(":")[2]
+        asks = [word.replace("127.0.0.1/8404", f"127.0.0.1/{port}") for word in command]
+        assert asks != command
+
+        def healthy() -> bool:
+            return subprocess.run(asks, timeout=60, capture_output=True).returncode == 0
+
+        wait_until(healthy)
+        one.ready = False
+        wait_until(lambda: not healthy())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
+from penstock.errors import EngineUnavailable
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
 from penstock_gateway.http.prompt_write import TextWrite
 
@@ -94,7 +95,8 @@ class EventStream:
         self._text: TextWrite | None = None
         self.started = False
         self.breaks_off = False
-        """The client goes on elsewhere: where the server leaves, the connection just ends."""
+        """The client goes on elsewhere: where the server or its engine cores leave, the connection
+        just ends."""
         self.headers: Iterable[tuple[str, str]] = ()
         """Sent with the first event."""
         self.before_last: Callable[[], Awaitable[None]] | None = None
@@ -311,12 +313,16 @@ async def while_connected(
         del worker, watcher, task
 
 
+LEAVING = (asyncio.CancelledError, EngineUnavailable)
+"""What ends work that another server, or this one later, may go on with."""
+
+
 async def stream_while_connected(
     work: Coroutine[Any, Any, None], receive: Receive, events: EventStream
 ) -> None:
     """Runs `work`, which writes `events`, in the same way, and keeps the stream alive. What fails
     once the stream has begun ends it with an error event.  One that its client goes on with
-    elsewhere breaks off where the server leaves: an error would be its end.
+    elsewhere breaks off where the server or all its engine cores leave: an error would be its end.
 
     Raises as `while_connected` does.
     """
@@ -325,7 +331,7 @@ async def stream_while_connected(
     except ClientGone:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        if events.started and events.breaks_off and isinstance(error, asyncio.CancelledError):
+        if events.started and events.breaks_off and isinstance(error, LEAVING):
             await events.break_off()
         elif events.started:
             await events.fail(as_http_error(error))

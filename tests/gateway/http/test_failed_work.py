@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from typing import Any
 
 import pytest
 
+from penstock.errors import EngineUnavailable, RequestFailed
 from penstock_gateway.http.errors import ClientGone
-from penstock_gateway.http.events import while_connected
+from penstock_gateway.http.events import EventStream, Room, stream_while_connected, while_connected
 
 
 class Body:
@@ -52,3 +54,30 @@ async def test_a_request_that_fails_is_forgotten_at_once(uncollected: None, is_l
     del body
     await asyncio.sleep(0)
     assert kept() is None
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["plain", "resumable"])
+@pytest.mark.parametrize(
+    "error", [EngineUnavailable("none reconnected"), RequestFailed("it was in two deaths")]
+)
+async def test_a_stream_that_goes_on_elsewhere_has_no_error_where_engine_cores_have_left(
+    goes_on: bool, error: Exception
+) -> None:
+    """Another cell has engine cores; but what may be a death's cause ends for good."""
+    sent, closed = bytearray(), list[bool]()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.extend(message.get("body", b""))
+
+    room = Room(full=False, close=lambda: closed.append(True))
+    events = EventStream(send, keepalive=0, room=room)
+    events.breaks_off = goes_on
+
+    async def work() -> None:
+        await events.write(b"data: {}\n\n")
+        raise error
+
+    with pytest.raises(type(error)):
+        await stream_while_connected(work(), stays, events)
+    breaks_off = goes_on and isinstance(error, EngineUnavailable)
+    assert (b"error" in sent, bool(closed)) == (not breaks_off, breaks_off)
