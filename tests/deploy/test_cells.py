@@ -183,6 +183,36 @@ def test_a_session_that_is_too_much_for_a_cell_spills_over(balanced: Starts) -> 
     assert 20 <= counts[1] <= 26, counts
 
 
+def test_a_machine_that_vanishes_is_noticed(balanced: Starts) -> None:
+    """While an answer is open, the kernel asks whether the cell is still there."""
+    open_ = threading.Event()
+
+    def slow() -> int:
+        open_.wait(60)
+        return 200
+
+    with balanced(slow, slow) as (balancer, there), ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(httpx.post, balancer.url + PATH, content=b"{}", timeout=120)
+        wait_until(lambda: any(each.asked for each in there))
+        ports = {int(each.address.rpartition(":")[2]) for each in there if each.asked}
+        wait_until(lambda: KEEPALIVE in timers(ports), message=lambda: timers(ports))
+        open_.set()
+        assert sent.result().status_code == 200
+
+
+KEEPALIVE = "02"
+
+
+def timers(ports: set[int]) -> set[str]:
+    """Of open connections to these ports of loopback: proc_pid_net(5), "tr"."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        row[5].partition(":")[0]
+        for row in rows
+        if int(row[2].partition(":")[2], 16) in ports and row[3] == "01"
+    }
+
+
 def test_metrics_are_not_for_clients(balanced: Starts) -> None:
     with balanced(ok, ok) as (balancer, _):
         assert httpx.get(balancer.url + "/metrics").status_code == 404

@@ -27,7 +27,7 @@ from tests.deploy.programs import needed
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-TOKENS = 120
+TOKENS = 240
 
 
 @dataclass
@@ -41,10 +41,10 @@ class Cell:
         status = httpx.get(f"http://{self.address}/status", timeout=PATIENCE).json()
         return int(status["engine"]["tokens_generated"])
 
-    def kill(self) -> None:
+    def end(self, signum: int) -> None:
         """All of its processes at once."""
         for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signum)
 
 
 def started(folder: Path) -> Cell:
@@ -87,8 +87,9 @@ def heard(url: str, seed: int, begun: list[int]) -> str:
     return said
 
 
-def test_streams_of_a_cell_that_is_killed_go_on_in_the_other(
-    two: tuple[Balancer | Envoy, list[Cell]], request: pytest.FixtureRequest
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "drained"])
+def test_streams_of_a_cell_that_ends_go_on_in_the_other(
+    two: tuple[Balancer | Envoy, list[Cell]], signum: int, request: pytest.FixtureRequest
 ) -> None:
     """Each answer is what it would have been, to the letter: an event's id holds what another cell
     needs, and both compute alike."""
@@ -99,7 +100,7 @@ def test_streams_of_a_cell_that_is_killed_go_on_in_the_other(
         reading = [pool.submit(heard, balancer.url, seed, begun) for seed in range(streams)]
         wait_until(lambda: len(begun) == streams)
         wait_until(lambda: lost.tokens() > 0 and other.tokens() > 0)
-        lost.kill()
+        lost.end(signum)
         wait_until(lambda: balancer.servers()["cell1"] == "DOWN", message=balancer.servers)
         found = [each.result(PATIENCE) for each in reading]
     assert found == [text(seed, TOKENS) for seed in range(streams)]

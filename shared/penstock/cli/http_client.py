@@ -130,7 +130,8 @@ class HttpClient:
     def resumed_events(self, path: str, body: dict[str, Any], patience: float) -> Iterator[Any]:
         """Yields the events of a Penstock server, whose stream goes on where it broke off, at
         whichever gateway answers: no event is lost, and none comes twice. patience: seconds until
-        one answers and the next event is there."""
+        one answers and the next event is there; more than the client's timeout, or a connection
+        that falls silent is the end."""
         options = {**(body.get("stream_options") or {}), "resumable": True}
         body = {**body, "stream": True, "stream_options": options}
         last: str | None = None
@@ -284,13 +285,16 @@ def resumed_events(
     *,
     path: str = "/v1/chat/completions",
     api_key: str | None = None,
-    patience: float = 60.0,
+    patience: float = 120.0,
 ) -> Iterator[Any]:
     """Streams an answer of a Penstock server, and goes on with it when the connection or a gateway
     breaks: yields each event's decoded JSON, none twice and none left out, as they would have come.
 
     url: `http://host:port`.  body: of the request, as for `path`; `stream` is added.  patience:
-    seconds without an event after which a break counts as the end.  Raises Unreachable, and Refused
-    for an error that the server answers with.
+    seconds without an event after which a break counts as the end: by default twice as long as a
+    gateway waits for an engine core before it breaks off.  A connection without a byte
+    for half as long counts as broken: a machine that vanishes doesn't close it, and one that is
+    there sends comments.  Raises Unreachable, and Refused for an error that the server answers
+    with.
     """
-    yield from HttpClient(url, api_key, patience).resumed_events(path, body, patience)
+    yield from HttpClient(url, api_key, patience / 2).resumed_events(path, body, patience)

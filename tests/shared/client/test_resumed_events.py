@@ -23,10 +23,12 @@ WRITTEN = "".join(
 
 
 @contextmanager
-def breaking(first: bytes) -> Iterator[tuple[str, list[bytes]]]:
+def breaking(first: bytes, *, silent: bool = False) -> Iterator[tuple[str, list[bytes]]]:
     """A server whose first answer ends like that, as a proxy's does that tells no length; the next
-    one goes on behind the event that it is told of. Yields its URL, and what it was told."""
+    one goes on behind the event that it is told of. Yields its URL, and what it was told.
+    silent: the first answer's connection stays open, without another byte."""
     told: list[bytes] = []
+    over = threading.Event()
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
@@ -38,7 +40,10 @@ def breaking(first: bytes) -> Iterator[tuple[str, list[bytes]]]:
             self.rfile.read(length)
             told.append(last)
             rest = WRITTEN.partition(b"id: %b\n" % last)[2].partition(b"\n\n")[2]
-            self.wfile.write(HEAD + (rest + b"data: [DONE]\n\n" if len(told) > 1 else first))
+            answers = HEAD + (rest + b"data: [DONE]\n\n" if len(told) > 1 else first)
+            self.wfile.write(answers)
+            if silent and len(told) == 1:
+                over.wait(30)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -46,6 +51,7 @@ def breaking(first: bytes) -> Iterator[tuple[str, list[bytes]]]:
         try:
             yield f"http://127.0.0.1:{server.server_address[1]}", told
         finally:
+            over.set()
             server.shutdown()
             thread.join()
 
@@ -56,3 +62,11 @@ def test_a_part_of_an_event_is_none(at: bytes, last: bytes) -> None:
         found: list[Any] = list(resumed_events(url, {"messages": []}, patience=20))
     assert found == EVENTS
     assert told == [b"", last]
+
+
+def test_a_connection_that_falls_silent_is_broken() -> None:
+    """As that to a machine without power is, which tells nobody."""
+    with breaking(WRITTEN[: WRITTEN.index(b"id: 2")], silent=True) as (url, told):
+        found: list[Any] = list(resumed_events(url, {"messages": []}, patience=6))
+    assert found == EVENTS
+    assert told == [b"", b"1"]
