@@ -154,6 +154,14 @@ def _envoy(variables: Variables, arguments: list[str]) -> None:
     assert (ROOT / value).is_file(), f"there is no {value}"
 
 
+def _haproxy(variables: Variables, arguments: list[str]) -> None:
+    *flags, flag, value = arguments
+    assert [*flags, flag] == ["-W", "-db", "-f"], f"haproxy has no {arguments} here"
+    text = (ROOT / value).read_text(encoding="utf-8")
+    for name in variables:
+        assert f"${name}" in text or f"${{{name}" in text, f"{value} doesn't read {name}"
+
+
 _CHECKS: dict[str, Callable[[Variables, list[str]], None]] = {
     "penstock": _penstock,
     "make": _make,
@@ -163,4 +171,5 @@ _CHECKS: dict[str, Callable[[Variables, list[str]], None]] = {
     "helm": _helm,
     "curl": _curl,
     "envoy": _envoy,
+    "haproxy": _haproxy,
 }

@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SEPARATORS = {"|", "||", "&&", ";", "(", ")", "&"}
 _REDIRECTIONS = {">", ">>", "<"}
 _COMMENT = re.compile(r"(^|\s)#\s.*$", re.MULTILINE)
-_ASSIGNMENT = re.compile(r"[A-Z_]+=")
+_ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
 @dataclass(frozen=True)

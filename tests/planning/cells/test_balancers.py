@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 
+from deploy.local import CELLS_CONFIG
 from penstock.errors import InvalidRequest
 from penstock_planning.cells.balancers import (
     BALANCERS,
@@ -78,6 +80,14 @@ def test_few_points_give_some_cells_much_more_than_others(
     balancer, cells = HashedCells(points=points), [ACell(n) for n in range(32)]
     counts = Counter(chosen(balancer, f"session {n}", cells) for n in range(20_000))
     assert least < max(counts.values()) / (20_000 / 32) < most
+
+
+def test_a_cell_has_the_points_that_haproxys_file_gives_it() -> None:
+    [weight] = re.findall(r"(?m)^    default-server weight (\d+) ", CELLS_CONFIG.read_text())
+    cells = [ACell(n) for n in range(8)]
+    by_default, as_there = HashedCells(), HashedCells(points=16 * int(weight))
+    for belongs in map(str, range(300)):
+        assert by_default.choose(belongs, cells) is as_there.choose(belongs, cells)
 
 
 def test_a_cell_that_leaves_moves_its_own_share_alone() -> None:
