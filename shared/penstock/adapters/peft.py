@@ -42,7 +42,7 @@ _DOWNS = (".lora_A.weight", ".lora_embedding_A")
 _UPS = (".lora_B.weight", ".lora_embedding_B")
 _MAGNITUDE = ".lora_magnitude_vector"
 _COPIED = ".base_layer.weight"
-"""The model's own embedding or head, which PEFT puts beside its factors."""
+"""The model's own embedding or head, which PEFT saves with its factors."""
 _WHOLE = (".weight", ".bias")
 _BIASES = (".lora_A.bias", ".lora_B.bias")
 

@@ -1,4 +1,4 @@
-"""`penstock backup`: a copy of a data folder, beside the running server that writes to it."""
+"""`penstock backup`: copies a data folder while the server is running and writing to it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _copy_database(source: Path, part: Path) -> None:
             closing(sqlite3.connect(part / DATABASE)) as copied,
         ):
             live.backup(copied)
-            # One file, without a log beside it.
+            # One file, without a write-ahead log next to it.
             copied.execute("PRAGMA journal_mode = DELETE")
             (state,) = copied.execute("PRAGMA quick_check(1)").fetchone()
             if state != "ok":

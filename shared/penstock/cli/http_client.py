@@ -19,7 +19,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_ANSWER = 64 << 20
 MAX_LINE = 16 << 20
 PASSING = (502, 503, 504)
-"""What a proxy or a gateway answers while those behind it are away."""
+"""Statuses that a proxy or a gateway answers with while its upstreams are unavailable."""
 LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "response.failed")
 """Types of events after which a stream of messages or of a response has no others."""
 BETWEEN_ATTEMPTS = 0.05

@@ -1,4 +1,4 @@
-"""Flags of the commands beside `serve` that say how a model's files are read."""
+"""Flags that say how a model's files are read, for the commands other than `serve`."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _table(server: HttpClient, state: SystemReport) -> str:
     style = Style(sys.stdout)
-    told = style.paint("ready", "green") if state.ready else style.paint("not ready", "red")
-    rows = [("state", told + (f": {state.reason}" if state.reason else ""))]
+    readiness = style.paint("ready", "green") if state.ready else style.paint("not ready", "red")
+    rows = [("state", readiness + (f": {state.reason}" if state.reason else ""))]
     if not state.models:
         rows.append(("model", state.model))
     rows.append(("address", server.url))
@@ -64,7 +64,7 @@ def _table(server: HttpClient, state: SystemReport) -> str:
         rows += _engine(state)
     rows += _gateway(state)
     label = max(len(name) for name, _ in rows)
-    room = width() + (len(told) if style.enabled else 0)
+    room = width() + (len(readiness) if style.enabled else 0)
     lines = [clip(f"{name:<{label}}  {text}", room) for name, text in rows]
     if state.models:
         lines += ["", *models_table(state, style)]
@@ -165,14 +165,14 @@ class SystemReport:
     @property
     def engines(self) -> list[dict[str, Any]]:
         """Each engine core, where there are several; what an older gateway doesn't say is none."""
-        told = self.raw.get("engines")
-        return told if isinstance(told, list) else []
+        engines = self.raw.get("engines")
+        return engines if isinstance(engines, list) else []
 
     @property
     def models(self) -> list[dict[str, Any]]:
         """Each model, where there are several or some on demand."""
-        told = self.raw.get("models")
-        return told if isinstance(told, list) else []
+        models = self.raw.get("models")
+        return models if isinstance(models, list) else []
 
     @property
     def gateway(self) -> dict[str, Any]:
@@ -187,11 +187,11 @@ class SystemReport:
     def processes(self) -> str:
         """Engine cores, workers and front ends, for a person."""
         workers = counted(self.count("workers"), "worker")
-        told = f"{workers}, {counted(self.count('frontends'), 'front end')}"
+        processes = f"{workers}, {counted(self.count('frontends'), 'front end')}"
         if len(self.engines) < 2:
-            return told
+            return processes
         ready = sum(bool(each.get("ready")) for each in self.engines)
-        return f"{len(self.engines)} engine cores ({ready} ready), {told}"
+        return f"{len(self.engines)} engine cores ({ready} ready), {processes}"
 
     @property
     def blocks_used(self) -> int:

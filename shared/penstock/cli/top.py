@@ -142,15 +142,15 @@ class History:
     def add(self, state: SystemReport, now: float) -> None:
         """A look at a moment of a monotonic clock."""
         # The engine core's words are as old as it says, and rates are between two of them.
-        told = now - float(state.raw.get("status_age") or 0.0)
+        measured_at = now - float(state.raw.get("status_age") or 0.0)
         before = self._before
         if before is None or before[1].raw.get("boot") != state.raw.get("boot"):
-            self._before = (told, state)
-        elif told - before[0] > LEAST_APART:
-            self.rates = _rates(before[1], state, told - before[0])
-            self.by_model = _model_rates(before[1], state, told - before[0])
+            self._before = (measured_at, state)
+        elif measured_at - before[0] > LEAST_APART:
+            self.rates = _rates(before[1], state, measured_at - before[0])
+            self.by_model = _model_rates(before[1], state, measured_at - before[0])
             self.generated.append(sum(self.by_model.values()) or self.rates.generated)
-            self._before = (told, state)
+            self._before = (measured_at, state)
         self.state, self.trouble = state, ""
         if state.gateway:
             self.gateways[int(state.gateway.get("pid", 0))] = (now, state.gateway)

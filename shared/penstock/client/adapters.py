@@ -9,8 +9,9 @@ from penstock.protocol.common import MAX_ADAPTER_NAMES, NamedAdapter
 
 
 class AdapterDirectory:
-    """What was said last of each name. Engine cores tell it, and are told what they don't know: so
-    whoever is started again learns it from the others, and nobody has to store it.
+    """The latest state of each adapter name. Engine cores report the adapters that they know and
+    are sent those that they lack, so a restarted process learns them from the others and nothing is
+    stored.
 
     The adapters of the settings have the stamp 0; an engine core that is started again may have
     read others under the same names, and then its word is the newer one.
@@ -32,10 +33,10 @@ class AdapterDirectory:
         """What an engine core that was just started doesn't know: all that no settings say."""
         return [each for each in self._names.values() if each.stamp]
 
-    def learn(self, told: Iterable[NamedAdapter]) -> list[NamedAdapter]:
+    def learn(self, reported: Iterable[NamedAdapter]) -> list[NamedAdapter]:
         """Takes an engine core's names of adapters. Returns those that are new."""
         changed: list[NamedAdapter] = []
-        for each in told:
+        for each in reported:
             known = self._names.get(each.name)
             if known == each or (known is not None and known.stamp and known.order > each.order):
                 continue

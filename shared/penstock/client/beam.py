@@ -233,7 +233,7 @@ def _text(tokens: list[int], params: BeamSearchParams, text: ModelText) -> str:
 
 
 MAX_CANDIDATES = 256
-"""Log-probabilities of a token that an engine core gives, beside those of ids that the model never
-writes."""
+"""Log-probabilities of tokens that an engine core reports in addition to those of ids that the
+model never emits."""
 
 _NOTHING = TokenLogprobs(0.0, (), ())

@@ -214,7 +214,7 @@ class BeamRequest:
         self.holder.send(Advance(self.key, self._sequences()))
 
     def _end(self, reason: FinishReason) -> None:
-        """The engine core doesn't know that nothing follows, until it is told."""
+        """Aborts the request: the engine core can't know by itself that nothing follows."""
         if not self.finished:
             self.holder.abort(self)
             self.done.set_result(reason)

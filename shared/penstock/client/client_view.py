@@ -65,8 +65,8 @@ def _unready_reason(session: EngineSession) -> str:
     if session.refused:
         return session.refused
     if not session.answered:
-        told = session.transport.last_reason
-        return f"no session: {told}" if told else "no session"
+        reason = session.transport.last_reason
+        return f"no session: {reason}" if reason else "no session"
     status = session.status
     if status is None or not session.fresh:
         return f"it has not reported its state for {STATUS_MAX_AGE:g} s"
@@ -77,10 +77,10 @@ def _unready_reason(session: EngineSession) -> str:
 
 def combined(sessions: Sequence[EngineSession]) -> Status | None:
     """All connected engine cores as if they were one: ready if one is, draining if all are; counts
-    are sums. None where none has told its state."""
-    told = [s for s in sessions if s.connected and s.status is not None]
-    told = [s for s in told if s.fresh] or told
-    statuses = [s.status for s in told if s.status is not None]
+    are sums. None where none has reported its state."""
+    reporting = [s for s in sessions if s.connected and s.status is not None]
+    reporting = [s for s in reporting if s.fresh] or reporting
+    statuses = [s.status for s in reporting if s.status is not None]
     if not statuses:
         return None
     if len(statuses) == 1:
@@ -234,8 +234,8 @@ class ClientView:
     @property
     def weights(self) -> set[str]:
         """Digests of the weights that engine cores have that are there."""
-        told = (session.computing for session in self._fleet if session.connected)
-        return {each.weights for each in told if each is not None and each.weights is not None}
+        computing = (session.computing for session in self._fleet if session.connected)
+        return {each.weights for each in computing if each is not None and each.weights is not None}
 
     async def hash_weights(self, weights: str | None = None) -> dict[str, str]:
         """SHA-256 of each file of weights, see `control.hash_weights`."""
@@ -249,12 +249,12 @@ class ClientView:
     def last_reason(self) -> str:
         """Why the last session, or attempt at one, ended."""
         reasons = {s.endpoint: s.refused or s.transport.last_reason for s in self._fleet}
-        told = {endpoint: reason for endpoint, reason in reasons.items() if reason}
+        given = {endpoint: reason for endpoint, reason in reasons.items() if reason}
         if len(self._fleet) == 1:
-            return "".join(told.values())
-        return "; ".join(f"{endpoint}: {reason}" for endpoint, reason in told.items())
+            return "".join(given.values())
+        return "; ".join(f"{endpoint}: {reason}" for endpoint, reason in given.items())
 
     def status_age(self, now: float) -> float:
-        """Seconds since an engine core last told its state; infinite when none did."""
+        """Seconds since an engine core last reported its state; infinite if none has."""
         ages = (s.status_age(now) for s in self._fleet if s.connected)
         return min(ages, default=float("inf"))

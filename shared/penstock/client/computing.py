@@ -31,9 +31,9 @@ UNTOLD = "no engine core has told yet what it computes with; try again"
 async def fingerprint_of_parts(
     client: EngineClient, prompt_token_ids: list[int], terms: Terms
 ) -> str | None:
-    """The fingerprint that all of an answer is computed with which is computed in parts: that of
-    the engine core which its first prompt would go to now. None: there is one engine core, which
-    hasn't told yet. Raises EngineUnavailable where there are several, and none has."""
+    """Returns the fingerprint that all parts of an answer must be computed with: that of the engine
+    core which its first prompt would go to now. None: there is one engine core, and it hasn't
+    reported its fingerprint yet. Raises EngineUnavailable where there are several and none has."""
 
     def found() -> str | None:
         return client.fingerprint_for(prompt_token_ids, terms)

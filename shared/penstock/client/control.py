@@ -69,7 +69,8 @@ async def set_paused(sessions: Sequence[EngineSession], *, paused: bool, abort: 
     """abort: open requests of all front ends end as they are.
 
     Raises InvalidRequest where an engine core of another version can't, and EngineUnavailable where
-    there is none, or one doesn't within PAUSE_PATIENCE: those that did have been told."""
+    there is none, or one doesn't acknowledge within PAUSE_PATIENCE; the others have then applied
+    it."""
     connected = all_able(sessions, lambda welcome: welcome.pauses, "can't be paused")
     await tell_all(
         connected,

@@ -33,7 +33,7 @@ happens to the request; or returns None and leaves them as they are."""
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How a request's output reaches its consumer, and who is told of it."""
+    """How a request's output reaches its consumer, and which observer is notified."""
 
     tokenizer: Tokenizer
     turns: ConsumerTurns[Any]
@@ -52,7 +52,8 @@ class PlainText:
     whose consumer waits while `sink` takes its deltas' text.
 
     It holds for as long as nothing but text comes and the sink takes it (see `Generation.feed`);
-    its observer is told of each token, and the counts of its observed request follow at the end.
+    its observer is notified of each token, and the counts of its observed request follow at the
+    end.
     """
 
     __slots__ = (

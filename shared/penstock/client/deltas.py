@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class SequenceDelta(msgspec.Struct, kw_only=True):
     """What one sequence gained since its last delta.
 
-    text: ready to show (never half a character, never part of a stop string); it may lag behind
-    token_ids, and catches up with the last delta.  logprobs: one per token id when asked for.
-    finish_reason: set on the sequence's last delta.  stop_reason: the stop string or stop token id
-    that ended it (None for EOS).  error: why, when finish_reason is "error"; error_code: set too
-    where the request itself is to blame, or may come again.
+    text: ready to show (never half a character, never part of a stop string); it may lag token_ids,
+    and catches up with the last delta.  logprobs: one per token id when asked for. finish_reason:
+    set on the sequence's last delta.  stop_reason: the stop string or stop token id that ended it
+    (None for EOS).  error: why, when finish_reason is "error"; error_code: set too where the
+    request itself is to blame, or may come again.
     """
 
     index: int

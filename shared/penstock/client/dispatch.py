@@ -304,7 +304,7 @@ class Dispatch:
         self._resume_soon()
 
     def status_changed(self, session: EngineSession, before: Status | None) -> None:
-        """An engine core has told its state."""
+        """Called when an engine core has reported its state."""
         self.fleet.status_told()
         if before is None or before.fingerprint != session.fingerprint:
             self._resume_soon()
@@ -324,17 +324,18 @@ class Dispatch:
         )
         self._resume_soon()
 
-    def adapters_named(self, session: EngineSession, told: list[NamedAdapter]) -> None:
-        """An engine core has told what it calls adapters; the others are told what is new."""
+    def adapters_named(self, session: EngineSession, reported: list[NamedAdapter]) -> None:
+        """Called when an engine core has reported its names of adapters; sends what is new to the
+        others."""
         if session.refused:
             return
-        changed = self.adapters.learn(told)
+        changed = self.adapters.learn(reported)
         for other in self.fleet:
             if other is not session:
                 self._tell_adapters(other, changed)
 
     def name_adapters(self, adapters: list[NamedAdapter]) -> None:
-        """Adapters were loaded or unloaded here: every engine core is told."""
+        """Sends adapters that were loaded or unloaded here to every engine core."""
         self.adapters.learn(adapters)
         for session in self.fleet:
             self._tell_adapters(session, adapters)

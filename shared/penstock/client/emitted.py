@@ -154,8 +154,8 @@ class EmittedSequence:
 
 
 class KnownTokens(NamedTuple):
-    """What a consumer has of a sequence already: so many tokens, and whether it has also
-    been told of the sequence's end."""
+    """How many tokens of a sequence a consumer has received, and whether it has also received the
+    sequence's end."""
 
     tokens: int
     ended: bool = False

@@ -116,8 +116,8 @@ async def follow(
     found: Callable[[list[str]], Awaitable[None]],
     interval: float = RESOLVE_INTERVAL,
 ) -> None:
-    """Tells `found` the name's endpoints, again and again, for ever. While it can't be resolved,
-    nothing is told: what was known may well be there still."""
+    """Calls `found` with the name's endpoints, repeatedly and for ever. While the name can't be
+    resolved it isn't called, as the known endpoints may still be there."""
     trouble = ""
     while True:
         try:
@@ -201,7 +201,7 @@ class Fleet:
         return list(self._sessions)
 
     def status_told(self) -> None:
-        """One of them has told its state."""
+        """Called when an engine core has reported its state."""
         self._told.set()
         self._told = asyncio.Event()
 
@@ -284,7 +284,7 @@ class Fleet:
     ) -> list[EngineSession]:
         """Engine cores that a request may go to, of the best kind that there is: ready, and awake
         or with the others full; not draining; connected. only: the fingerprint that it must be
-        computed with; where none has it, one that hasn't told its own yet may."""
+        computed with; where none has it, one that hasn't reported its own yet may."""
         connected = [s for s in self._sessions if s.connected and s is not but]
         if only is not None:
             alike = [s for s in connected if s.fingerprint == only]

@@ -358,7 +358,7 @@ class Generation:
         self.kept += max(0, used - 1)
 
     def _end_plain(self) -> None:
-        """From here on deltas take what comes, until they have told all."""
+        """From here on deltas take what arrives, until they have delivered everything."""
         if self._plain is not None:
             self._plain.end()
             self._plain = None

@@ -21,7 +21,7 @@ log = logs.get(__name__)
 _note_no_file = logs.Seldom(log.warning)
 
 MEDIA_FOLDER = "media"
-"""Name of the folder of media beside the engine core's socket, in the private run folder."""
+"""Name of the folder of media next to the engine core's socket, in the private run folder."""
 LARGE = 1 << 20
 """Bytes of an item from which on a thread writes it."""
 

@@ -13,8 +13,8 @@ from penstock.protocol.to_frontend import NeedMedia
 
 
 class MediaSending:
-    """endpoint: the engine core's; files go beside it where it is on this machine.  requests: that
-    are open, by their numbers.  send: a message and its frames.
+    """endpoint: the engine core's; files are written next to it if it is on this machine.
+    requests: the open ones, by number.  send: sends a message and its frames.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class RequestEvents:
 
     def gained(self, tokens: int, last: float) -> None:
         """The consumer has taken so many more tokens of the sequence that gained last, the last of
-        them at `last`; the observer has been told of each."""
+        them at `last`; the observer has been notified of each."""
 
     def gain(self, tokens: int) -> None:
         """A beam search has more tokens."""
@@ -295,7 +295,7 @@ async def observe(
 
 
 class Observers:
-    """Several observers as one. They are told in their order."""
+    """Several observers as one. They are notified in their order."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
@@ -333,8 +333,8 @@ class _Several(RequestObserver):
             each.first_token(request)
 
     def delta(self, tokens: int, elapsed: float | None) -> None:
-        for told in self._told_deltas:
-            told(tokens, elapsed)
+        for notify in self._told_deltas:
+            notify(tokens, elapsed)
 
     @property
     def told(self) -> Callable[[int, float | None], None]:

@@ -64,10 +64,10 @@ class Placement:
     ask: what it is placed by.  endpoint: of the engine core that had it last. expected: endpoint of
     one that has fetched what it could of the prompt, and why that one was chosen.  held: the only
     fingerprint that it may be computed with; None: any that it begins with.  computing: of the
-    engine core that had it last, as far as that has told.  refused: another engine core than its
-    present one had no room for it.  shared: its answer is computed along with an earlier request's.
-    tries: sessions that have ended since it was last answered, each before it answered the
-    request's Submit, see `pacing`.
+    engine core that had it last, as far as that has reported it.  refused: another engine core than
+    its present one had no room for it.  shared: its answer is computed along with an earlier
+    request's. tries: sessions that have ended since it was last answered, each before it answered
+    the request's Submit, see `pacing`.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Placement:
 
     def placed(self, computing: Computing | None, *, begun: bool) -> bool:
         """Notes what an engine core computes with that has the request. False: not with what it
-        must. computing: None: it hasn't told yet."""
+        must. computing: None: it hasn't reported it yet."""
         if computing is None:
             return True
         if self.only(begun=begun) not in (None, computing.fingerprint):
@@ -116,13 +116,13 @@ class Placement:
 def none_alike(only: str, there: Iterable[str], *, shown: bool) -> PenstockError:
     """The error of a request that nobody can go on with. only: see Placement.  there: fingerprints
     of engine cores that are.  shown: its client may have a part of its answer."""
-    told = (
+    template = (
         f"no engine core computes with {fingerprint_name(only)}, as {{}}; there is"
         f" {names_of(there)}"
     )
     if shown:
-        return ModelChanged(told.format("this answer's first tokens were computed"))
-    return EngineUnavailable(f"{told.format('this request was to be')}; send it again")
+        return ModelChanged(template.format("this answer's first tokens were computed"))
+    return EngineUnavailable(f"{template.format('this request was to be')}; send it again")
 
 
 def placement_of(

@@ -24,7 +24,7 @@ _READ = (
     "structured_outputs",
     "logprob_token_ids",
 )
-"""Fields of SamplingParams, beside the penalties, that are read here and nowhere else."""
+"""Fields of SamplingParams, in addition to the penalties, that are read only here."""
 
 _BYTES_PER_TOKEN = 4
 """Bytes of a Submit that take as long to encode and send as a token of its prompt, at most."""
@@ -89,8 +89,7 @@ def _shared(params: SamplingParams) -> tuple[object, ...]:
 
 
 def without_ready(params: SamplingParams) -> SamplingParams:
-    """The params without the fields that `ready_params` has read, none of which is needed beside
-    what it has made."""
+    """Returns params without the fields that `ready_params` has read: its result replaces them."""
     return msgspec.structs.replace(params, **dict.fromkeys(_READ))
 
 

@@ -82,10 +82,10 @@ async def replace_weights(
 
 def _divided(count: int, failed: Sequence[tuple[str, BaseException]]) -> str:
     """Returns the error's text if some of so many engine cores have other weights than the rest."""
-    told = "; ".join(f"{endpoint}: {error}" for endpoint, error in failed[:MOST_TOLD])
+    errors = "; ".join(f"{endpoint}: {error}" for endpoint, error in failed[:MOST_TOLD])
     return (
         f"{count - len(failed)} of {count} engine cores have the new weights; until the others "
-        f"have them too, answers use either: {told}"
+        f"have them too, answers use either: {errors}"
     )
 
 

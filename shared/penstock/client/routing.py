@@ -199,8 +199,8 @@ MOST_PENDING = 64
 
 
 class Blame:
-    """Deaths of engine cores that are held against one request.  Whether it may be told from a
-    bystander is decided here and nowhere else.
+    """Deaths of engine cores that are held against one request.  Only this class decides whether it
+    can be distinguished from a bystander.
 
     Suspected is only what had entered a step of an engine core and had gained nothing since, when
     the session with it was lost.  A session that ends is not a death yet: it is one when another

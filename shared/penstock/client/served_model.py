@@ -81,7 +81,7 @@ class ServedModel:
         return text_of(self._leading)
 
     def misfit(self, welcome: Welcome) -> str:
-        """Why an engine core can't serve beside the others; empty: it can."""
+        """Returns why an engine core can't serve together with the others; empty: it can."""
         leading = self._leading
         if leading is None:
             return ""

@@ -55,10 +55,10 @@ _decoder = msgspec.msgpack.Decoder(ToFrontend)
 class EngineSession(ReportedState):
     """Dials one engine core, and again whenever the session ends.
 
-    open: its requests, by their numbers; pacing: which of them it knows.  calls: of its
-    workers, that are open.  expected: numbers of prompts that it was told to expect.  retired: its
-    address is no longer among those given: it gets nothing new.  slept: this process itself was
-    away before the session ended.
+    open: its requests, by number; pacing: which of them it knows.  calls: open calls of its
+    workers.  expected: numbers of prompts that it was sent to expect.  retired: its address is no
+    longer among those given, so it gets nothing new.  slept: this process itself was suspended
+    before the session ended.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class EngineSession(ReportedState):
         return sent
 
     async def stop(self) -> None:
-        """Leaves in order; nothing is told any more."""
+        """Closes the session in order; nothing is reported any more."""
         for task in self._tasks():
             task.cancel()
         await asyncio.gather(*self._tasks(), return_exceptions=True)
@@ -239,7 +239,7 @@ class EngineSession(ReportedState):
         if self._answered and not self.transport.more and (reason := self._progress.stuck(now)):
             self.transport.end(reason)
         self._flush()
-        if self._closed:  # By what it was told.
+        if self._closed:  # Closed by a callback meanwhile.
             return
         self._turns.watch(self.transport.socket)
         if self.transport.wait_hint(now) == 0.0:
@@ -302,9 +302,9 @@ class EngineSession(ReportedState):
         before, self.status, self._status_at = self.status, status, now
         self._progress.heard(now)
         self._submitted = 0
-        told = Computing.told(status, self.welcome, self.computing)
-        if told != self.computing:
-            self.computing = told
+        computing = Computing.told(status, self.welcome, self.computing)
+        if computing != self.computing:
+            self.computing = computing
             self.former = self.fingerprint
             for request in list(self.open.values()):
                 self._compare(request)

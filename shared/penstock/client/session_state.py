@@ -28,8 +28,9 @@ class ReportedState:
     """The last Welcome and Status of an engine core, and what follows from them.
 
     welcome: the last that came, also of a session that has ended.  status, computing: of the
-    present session.  former: the last fingerprint that was told, also in a session that has ended.
-    refused: why no request is sent to an engine core that answers; empty if requests are sent.
+    present session.  former: the last fingerprint that was reported, also in a session that has
+    ended. refused: why no request is sent to an engine core that answers; empty if requests are
+    sent.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class ReportedState:
 
     @property
     def fingerprint(self) -> str | None:
-        """What it computes with; None: it hasn't told yet."""
+        """Returns the fingerprint it computes with; None: it hasn't reported it yet."""
         return None if self.computing is None else self.computing.fingerprint
 
     def may_tell(self, now: float) -> bool:
@@ -82,7 +83,7 @@ class ReportedState:
 
     @property
     def paused(self) -> bool:
-        """Whether it computes nothing until it is told to go on."""
+        """Whether it is paused until a resume request."""
         return self.status is not None and self.status.paused
 
     @property
@@ -168,12 +169,11 @@ class Pacing:
 
     An engine core can be handed thousands of requests at once when another dies, or when it comes
     back itself.  All at once they would fill the pipe, or keep it from its heartbeats, and end the
-    session: for ever, as they would all be submitted again.  So there is a window of what is not
-    answered, and the rest waits in line: what is new beside what is submitted again, in turns, each
-    in its own order.
+    session: for ever, as they would all be resubmitted.  So the number of unanswered requests is
+    limited, and the rest wait in two queues, new requests and resubmitted ones, which take turns.
 
-    A request whose Submit no session has lived to answer may be what they die of: after
-    TRIES_IN_COMPANY it goes only when nothing else is unanswered, and nothing goes beside it.
+    A request whose Submit no session has lived to answer may be the cause of the crashes: after
+    TRIES_IN_COMPANY it is sent only when nothing else is unanswered, and nothing is sent with it.
 
     submit: sends a request's Submit; False where the session has ended: its owner then takes all
     away (`clear`).

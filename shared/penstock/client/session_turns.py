@@ -75,7 +75,7 @@ class LoopTurns:
 
 
 class TextSink(Protocol):
-    """Takes text, and puts it onto the wire when it is told to."""
+    """Collects text, and writes it to the connection on `put`."""
 
     def take(self, text: str, tokens: int, now: float) -> bool:
         """Takes what so many tokens add, "" where they add no text yet; False where it can't now,

@@ -26,7 +26,7 @@ def asked_budget(
     text: ModelText,
     prompt_token_ids: Sequence[int],
 ) -> ThinkingBudget | None:
-    """What a worker is told of the SamplingParams' thinking_token_budget; None where it is -1.
+    """Returns the worker's form of the SamplingParams' thinking_token_budget; None where it is -1.
     parser: --reasoning-parser. Raises InvalidRequest."""
     if tokens < 0:
         return None
@@ -40,8 +40,8 @@ def thinking_budget(
     tokenizer: Tokenizer,
     prompt_token_ids: Sequence[int],
 ) -> ThinkingBudget:
-    """What a worker is told of a budget of so many tokens. form: how the model marks its thoughts.
-    Raises InvalidRequest where it doesn't mark them with tokens of their own."""
+    """Returns the worker's form of a budget of so many tokens. form: how the model marks its
+    thoughts. Raises InvalidRequest where it doesn't mark them with tokens of their own."""
     unbounded = unbounded_thoughts(form, tokenizer)
     if unbounded or form is None:
         raise InvalidRequest(

@@ -146,7 +146,7 @@ def _same(value: Any, allowed: Any) -> bool:
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
 
 
-# Other programs' words for our settings: who types one of them is told ours.
+# Other programs' words for our settings: the error for one of them names ours.
 #
 # From llama-server, Ollama, TGI, SGLang, LMDeploy and everyday speech. Words of vLLM's that are
 # taken as they are don't stand here.

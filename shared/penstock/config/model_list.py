@@ -112,8 +112,8 @@ _NAMED_ELSEWHERE = ("model", "served_model_name")
 
 
 def config_of(entry: ModelEntry, base: ServeConfig, count: int) -> ServeConfig:
-    """What an entry's engine cores and workers are told. base: what holds for all models.
-    count: of models, which share out threads and memory, but for what is said of one.
+    """Returns the configuration of an entry's engine cores and workers. base: what holds for all
+    models. count: of models, which share threads and memory except where an entry sets its own.
 
     Raises InvalidRequest.
     """

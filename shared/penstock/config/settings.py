@@ -367,8 +367,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def core(self) -> EngineConfig:
-        """What an engine core is told: `engine`, with the scheduling policy that `auto` stands
-        for. A file of API keys is there because there are several tenants."""
+        """Returns the engine core's settings: `engine`, with `auto` replaced by the scheduling
+        policy that it stands for. A file of API keys means that there are several tenants."""
         scheduler = self.engine.scheduler
         if scheduler.scheduling_policy != "auto" or self.gateway.api_keys is None:
             return self.engine

@@ -31,8 +31,8 @@ class Leaf:
     """One setting. path: field names from the root.  kind: int, float, bool or str.
     choices: the allowed words, if they are listed.  optional: None is a value.
     separator: of a list of words, which a flag takes as words of their own too; empty: none is.
-    plugins: the group of plug-ins whose names are allowed beside the choices; empty: there are
-    none."""
+    plugins: the group of plug-ins whose names are allowed in addition to the choices; empty: there
+    are none."""
 
     path: tuple[str, ...]
     kind: type

@@ -1,6 +1,6 @@
-"""Arcee's Trinity (AFMoE): experts chosen by corrected sigmoid scores, beside one that every token
-has, in all layers but the first ones; three of four layers in a window, the others without
-positions; norms before and behind each half; attention's output gated number by number.
+"""Arcee's Trinity (AFMoE): experts chosen by corrected sigmoid scores, plus one shared expert, in
+all layers but the first ones; three of four layers in a window, the others without positions; norms
+before and after each half; attention's output gated number by number.
 
 Source: Arcee, "Trinity", 2025; what it computes, as transformers' class and llama.cpp have it.
 """

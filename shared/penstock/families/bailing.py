@@ -1,5 +1,5 @@
-"""Ling and Ring (Bailing): experts beside one that every token has, in all layers but the first
-ones. Version 1 chooses them by softmax; version 2 by corrected sigmoid scores from the best groups,
+"""Ling and Ring (Bailing): routed experts and a shared one, in all layers but the first ones.
+Version 1 chooses them by softmax; version 2 by corrected sigmoid scores from the best groups,
 normalises queries and keys head by head, and rotates half of each head.
 
 Source: Ling team, "Every FLOP counts: scaling a 300B mixture-of-experts LING LLM without premium

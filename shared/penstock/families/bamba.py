@@ -1,5 +1,5 @@
 """Bamba: Mamba 2 in most layers, in the others attention whose heads rotate in half; a feed-forward
-behind each.
+after each.
 
 Source: IBM, Princeton, CMU and UIUC, "Bamba: inference-efficient hybrid Mamba2 model", 2024.
 """

@@ -1,5 +1,5 @@
-"""CLIP and SigLIP: pictures and texts in one space, by a text transformer beside a vision
-transformer. In CLIP a text's tokens see those before them.
+"""CLIP and SigLIP: pictures and texts in one embedding space, by a text transformer and a vision
+transformer. In CLIP the text's attention is causal.
 
 Sources: Radford et al., "Learning transferable visual models from natural language supervision",
 2021; keys and defaults: transformers' CLIPConfig and SiglipConfig.

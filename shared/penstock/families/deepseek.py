@@ -1,5 +1,5 @@
-"""DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over latents, and experts chosen
-from the best groups, beside some that every token has. Youtu-LLM: such attention, without experts.
+"""DeepSeek V2, V3 and R1, Kimi K2 and GLM-4.7-Flash: attention over latents (MLA), and experts
+chosen from the best groups, plus shared experts. Youtu-LLM: such attention, without experts.
 
 Sources: DeepSeek-AI, "DeepSeek-V2", 2024, and "DeepSeek-V3 technical report", 2024; Tencent Youtu
 Lab, "Youtu-LLM", 2025.

@@ -1,6 +1,6 @@
-"""dots.llm1: experts chosen by corrected sigmoid scores, beside some that every token has, in all
-layers but the first ones; queries and keys normalised head by head. GGUF files of DeepSeek-OCR's
-decoder, which has softmax scores and no such norms, are read here, too.
+"""dots.llm1: experts chosen by corrected sigmoid scores, plus shared experts, in all layers but the
+first ones; queries and keys normalised head by head. GGUF files of DeepSeek-OCR's decoder, which
+has softmax scores and no such norms, are read here, too.
 
 Source: rednote-hilab, "dots.llm1 technical report", 2025.
 """
@@ -57,8 +57,8 @@ def _windows(fields: Fields, count: int) -> list[int | None]:
     fields.ignore("sliding_window", "layer_types", "use_sliding_window")
     if "sliding_window" not in fields:
         return [None] * count
-    behind = [hub.SLIDING if number >= first else hub.FULL for number in range(count)]
-    kinds = hub.layer_kinds(fields, count, behind)
+    windowed = [hub.SLIDING if number >= first else hub.FULL for number in range(count)]
+    kinds = hub.layer_kinds(fields, count, windowed)
     return [hub.window(fields) if kind == hub.SLIDING else None for kind in kinds]
 
 

@@ -1,5 +1,5 @@
-"""ERNIE 4.5 with a mixture of experts, chosen by corrected softmax scores, beside some that every
-token has, in all layers but the first ones; rotary pairs are adjacent.
+"""ERNIE 4.5 with a mixture of experts, chosen by corrected softmax scores, plus shared experts, in
+all layers but the first ones; rotary pairs are adjacent.
 
 Source: Baidu, "ERNIE 4.5 technical report", 2025.
 """

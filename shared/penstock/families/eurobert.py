@@ -1,4 +1,4 @@
-"""EuroBERT: Llama's layers, whose tokens see those behind them as well.
+"""EuroBERT: Llama's layers with bidirectional attention.
 
 Source: Boizard et al., "EuroBERT: Scaling multilingual encoders for European languages", 2025;
 keys: transformers' EuroBertConfig.

@@ -23,9 +23,9 @@ OF_EMBEDDING, OF_HIDDEN = "e_proj", "h_proj"
 
 @dataclass(frozen=True)
 class OwnHead:
-    """The head of a family's checkpoints: one or several layers, mostly like the model's last one
-    that attends, and what stands beside them. Embedding and output head are the model's where a
-    layer has none of its own. `{}` stands for a layer's number in all names."""
+    """The draft head of a family's checkpoints: one or several layers, mostly like the model's last
+    attention layer, and its other tensors. Embedding and output head are the model's where a layer
+    has none of its own. `{}` stands for a layer's number in all names."""
 
     layer: str
     """What the names of a layer's tensors begin with."""
@@ -41,7 +41,7 @@ class OwnHead:
     chained: bool = True
     """Whether a further layer reads what the layer before it gives (see HeadConfig)."""
     normed_input: bool = True
-    """Whether it reads the model's residual behind the model's last norm (see HeadConfig)."""
+    """Whether it reads the model's residual after the model's last norm (see HeadConfig)."""
     spec: Callable[[ModelConfig], LayerSpec] | None = None
     """Says what each layer is, in a model; None: as the model's last one that attends. Raises
     UnsupportedModel."""
@@ -272,7 +272,7 @@ class TowerFamily:
     flat: Callable[[Fields], Fields] | None = None
     """Returns the decoder's settings of a config.json without a section about it."""
     harmless: frozenset[str] = frozenset()
-    """Keys of config.json beside the two sections that change nothing here."""
+    """Keys of config.json outside the two sections that change nothing here."""
     ignored: tuple[str, ...] = ()
     """Keys of the decoder's section that change nothing here."""
     hub_names: TowerNames = field(default_factory=dict)

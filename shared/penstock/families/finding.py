@@ -1,7 +1,7 @@
 """Finds a model's family by name: first among the built-in ones, then among those of plug-ins.
 
-There are more than a hundred modules of families. A process that reads a prepared model is told by
-its manifest which one it needs, and imports no other.
+There are more than a hundred modules of families. A process that reads a prepared model imports
+only the one that its manifest names.
 """
 
 from __future__ import annotations

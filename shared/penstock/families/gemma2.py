@@ -1,6 +1,6 @@
 """Gemma, the first: GeGLU, norms by 1 + weight, embeddings scaled by the root of their size; and
 Gemma 2: norms before and after each half of a layer, soft caps, every second layer in a window;
-VaultGemma: Gemma 2 without the norms behind.
+VaultGemma: Gemma 2 without the norms after each half.
 
 Sources: Gemma team, "Gemma: open models based on Gemini research and technology", 2024; "Gemma 2:
 improving open language models at a practical size", 2024; Sinha et al., "VaultGemma: a

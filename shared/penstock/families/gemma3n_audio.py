@@ -39,7 +39,7 @@ DEFAULTS: dict[str, object] = {
     "conf_reduction_factor": 4,
     "sscp_conv_channel_size": [128, 32],
     "vocab_size": 128,
-    "vocab_offset": TEXT_ROWS + 128,  # behind that of sight
+    "vocab_offset": TEXT_ROWS + 128,  # after that of the vision tower
 }
 VECTORS = 188
 """Vectors of a sound after it is filled up, in all releases."""

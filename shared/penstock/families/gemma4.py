@@ -1,6 +1,6 @@
-"""Gemma 4, its text half: dense, with inputs of each layer's own, or with experts beside the
-feed-forward. Layers that see everything have larger heads than those in a window, and the last ones
-may read the keys and values of earlier ones.
+"""Gemma 4, its text half: dense, with inputs of each layer's own, or with experts in parallel with
+the feed-forward. Layers that see everything have larger heads than those in a window, and the last
+ones may read the keys and values of earlier ones.
 
 Source: transformers' Gemma4TextConfig.
 """

@@ -1,6 +1,6 @@
 """GLM-4, dense: heads that rotate in part, with adjacent pairs; the releases of April 2025 have
-norms after attention and feed-forward, too. GLM-4.5 and 4.6: experts chosen by corrected sigmoid
-scores, beside one that every token has; so is Solar Open.
+norms after attention and feed-forward, too. GLM-4.5, 4.6 and Solar Open: experts chosen by
+corrected sigmoid scores, plus a shared one.
 
 Sources: GLM team, "ChatGLM", 2024; the model cards of GLM-4-0414; "GLM-4.5", 2025.
 """

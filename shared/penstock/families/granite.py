@@ -61,8 +61,8 @@ def _alike(source: Source, name: str) -> ModelConfig:
 
 
 def sparse_model(source: HubSource, name: str, *, shared_inner: int) -> ModelConfig:
-    """Reads a model with experts in all layers, beside one that every token has where its inner
-    dimension isn't 0."""
+    """Reads a model with experts in all layers, plus a shared expert where its inner dimension
+    isn't 0."""
     sizes = source.sizes()
     counts = source.expert_counts("num_local_experts")
     experts = ExpertsSpec(**counts, inner=sizes["intermediate_size"], shared_inner=shared_inner)
@@ -165,7 +165,7 @@ GRANITE_MOE_SHARED = Family(
 
 
 # Granite 4: Granite 3 with Mamba 2 in most layers, or in none, often without rotary positions;
-# dense, or with a mixture of experts beside one that every token has.
+# dense, or with a mixture of experts and a shared one.
 #
 # Source: Granite team, "Granite 4.0", 2025.
 

@@ -2,7 +2,7 @@
 something besides.
 
 Granite's newer models have sinks in all layers, windows in three of four, and a rotation of each
-layer's own, or none. HyperCLOVA X has norms behind attention and feed-forward, too.
+layer's own, or none. HyperCLOVA X has norms after attention and feed-forward, too.
 
 Sources: Granite team, "Granite Swash", 2026; NAVER Cloud, "HyperCLOVA X THINK technical report",
 2025; what both compute, as transformers' classes have it.

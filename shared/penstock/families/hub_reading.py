@@ -230,8 +230,8 @@ def windows_behind(fields: Fields, count: int) -> list[int | None]:
         kinds = layer_kinds(fields, count, [FULL] * count)
     else:
         first = fields.integer("max_window_layers", 28)
-        behind = [SLIDING if number >= first else FULL for number in range(count)]
-        kinds = layer_kinds(fields, count, behind)
+        windowed = [SLIDING if number >= first else FULL for number in range(count)]
+        kinds = layer_kinds(fields, count, windowed)
     return [window(fields) if kind == SLIDING else None for kind in kinds]
 
 

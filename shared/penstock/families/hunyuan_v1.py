@@ -1,6 +1,6 @@
 """Hunyuan 0.5B to 7B, Hunyuan-MT, and Hunyuan-A13B: Llama's layers with queries and keys that are
-normalised head by head behind the rotation, whose base grows with a factor of the file's; in A13B
-experts beside one that every token has.
+normalised head by head after the rotation, whose base is scaled by a factor in config.json; A13B
+has experts plus a shared one.
 
 Sources: Tencent, "Hunyuan-A13B technical report", 2025; what they compute, as transformers' classes
 and llama.cpp have it.

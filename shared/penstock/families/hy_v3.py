@@ -1,5 +1,5 @@
-"""Hunyuan V3 (Hy3): experts chosen by corrected sigmoid scores, beside one that every token has, in
-all layers but the first one; queries and keys normalised head by head.
+"""Hunyuan V3 (Hy3): experts chosen by corrected sigmoid scores, plus a shared one, in all layers
+but the first one; queries and keys normalised head by head.
 
 Source: Tencent, "Hy3", 2026.
 """

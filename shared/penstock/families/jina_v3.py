@@ -1,5 +1,6 @@
 """Jina embeddings v3: XLM-RoBERTa with rotary positions in the place of its table. What it makes
-vectors for (a query, a passage, a class, …) is an adapter's choice; adapters are files beside it.
+vectors for (a query, a passage, a class, …) is chosen by a LoRA adapter; adapters are separate
+files.
 
 Source: Sturua et al., "jina-embeddings-v3: Multilingual embeddings with task LoRA", 2024; keys:
 transformers' JinaEmbeddingsV3Config.

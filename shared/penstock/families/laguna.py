@@ -1,6 +1,6 @@
 """Laguna: most layers see a short window, with a rotation and a number of query heads of their own;
-a softplus weighs what each head gives. Experts are chosen by corrected sigmoid scores, beside one
-that every token has.
+a softplus weighs what each head gives. Experts are chosen by corrected sigmoid scores, plus a
+shared one.
 
 Source: Poolside, "Laguna XS.2", 2026.
 """
@@ -95,7 +95,8 @@ def _query_heads(fields: Fields, count: int, kv_heads: int) -> list[int]:
 
 
 def _rope(fields: Fields, kind: str, size: int) -> RopeSpec:
-    """What a section leaves out isn't what stands beside it."""
+    """Returns the rotation of a layer kind. A key that its section lacks isn't taken from the outer
+    level."""
     theta, share = THETAS[kind]
     section = fields.section(ROPE)
     if not section.values:

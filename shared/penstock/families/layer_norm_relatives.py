@@ -117,8 +117,8 @@ OLMO = Family(
 
 
 def _nanochat(fields: Fields) -> ModelConfig:
-    """Queries and keys are normalised behind the rotation, which is the same where norms have no
-    weights."""
+    """NanoChat normalises queries and keys after the rotation. Norms without weights commute with
+    it, so they come before it here."""
     source, bias = HubSource(fields), fields.flag("attention_bias", False)
     source.activation("relu2", default="relu2")
     layer = LayerSpec(

@@ -1,5 +1,5 @@
 """MiniMax M3: attention to blocks of positions that an index chooses, in most layers, and M2's
-experts, with gpt-oss's activation, beside one that every token has.
+experts, with gpt-oss's activation, plus a shared one.
 
 Sources: MiniMax, "MiniMax M3", 2026; for GGUF files, llama.cpp's conversion/minimax.py and
 llama-arch.cpp.
@@ -68,7 +68,7 @@ def _hub(fields: Fields) -> ModelConfig:
     layers, head = sizes["num_layers"], sizes["head_dim"]
     fields.ignore("router_jitter_noise")  # of training
     fields.ignore("num_mtp_modules", "num_nextn_predict_layers")  # for drafts only
-    fields.ignore("moe_intermediate_size")  # the makers' own code has it beside the one below
+    fields.ignore("moe_intermediate_size")  # the original code has it in addition to the one below
     hub.only(
         fields,
         attention_output_gate=False,
@@ -134,7 +134,8 @@ def _activation(fields: Fields) -> None:
 
 
 def _index(fields: Fields, section: Fields) -> BlockIndexSpec:
-    """The index of the layers that have one: a section's settings go before those beside it."""
+    """Returns the index of the layers that have one. The section's settings take precedence over
+    the same keys outside it."""
     hub.only(
         section,
         sparse_init_block=0,

@@ -1,5 +1,5 @@
 """Mistral Small 4: attention over latents as in DeepSeek-V2, with queries that grow with their
-position, and experts chosen by a softmax, beside one that every token has.
+position, and experts chosen by a softmax, plus a shared one.
 
 Source: Mistral AI, "Mistral Small 4", 2026.
 """

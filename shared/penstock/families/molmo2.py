@@ -57,7 +57,7 @@ FUSED = {
 
 
 def further_tokens(fields: Fields) -> int:
-    """Embeddings behind those of the head's tokens."""
+    """Returns the number of embeddings after those of the head's tokens."""
     count = fields.integer("additional_vocab_size", 128)
     if not 1 <= count <= MAX_FURTHER:
         raise fields.wrong("additional_vocab_size", f"1 to {MAX_FURTHER} tokens")
@@ -69,14 +69,14 @@ def _hub(fields: Fields) -> ModelConfig:
     sizes = hub.sizes(fields)
     count, head_dim = sizes["num_layers"], sizes["head_dim"]
     sizes["vocab_size"] += further_tokens(fields)
-    behind = fields.flag("norm_after", False)
+    norm_after = fields.flag("norm_after", False)
     ropes: tuple[RopeSpec, ...] = (hub.rope(fields, head_dim, theta=1e6),)
     stretched = _stretched(fields, count)
     if len(stretched) < count:
         ropes = (*ropes, RopeSpec(theta=fields.number("rope_theta", 1e6), dims=head_dim))
     norm, bias = _norm(fields), fields.flag("qkv_bias", True)
     return ModelConfig(
-        architecture="olmo3" if behind else "qwen3",
+        architecture="olmo3" if norm_after else "qwen3",
         **sizes,
         norm=NormSpec(eps=fields.number("layer_norm_eps", 1e-6)),
         ropes=ropes,
@@ -85,7 +85,7 @@ def _hub(fields: Fields) -> ModelConfig:
                 attention=AttentionSpec(
                     rope=0 if number in stretched else 1, norm=norm, qkv_bias=bias
                 ),
-                order="post" if behind else "pre",
+                order="post" if norm_after else "pre",
             )
             for number in range(count)
         ),

@@ -1,6 +1,6 @@
 """Meta's Muse Glimmer: three of four layers in a window, the others without positions, counted from
-the last one; norms without weights of embeddings, queries and keys, and norms before and behind
-each half, those behind with an epsilon of their own; attention's output gated number by number.
+the last one; norms without weights of embeddings, queries and keys, and norms before and after each
+half, the latter with an epsilon of their own; attention's output gated number by number.
 
 Source: Meta, "Muse Glimmer 30B", 2026; what it computes, as transformers' class and llama.cpp have
 it.

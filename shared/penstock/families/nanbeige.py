@@ -68,7 +68,7 @@ def _hub(fields: Fields) -> ModelConfig:
 
 def _gguf(model: GGUFMetadata) -> ModelConfig:
     hub.only(model.keys, expert_count=0)
-    model.keys.ignore("attention.head_dim")  # beside the length of keys, which says the same
+    model.keys.ignore("attention.head_dim")  # key_length says the same
     return _looped(read_gguf(model), model.keys)
 
 

@@ -1,5 +1,5 @@
 """OLMo Hybrid: three of four layers are gated delta nets, with norms before each half, and the
-others are OLMo 3's, with norms behind each; these rotate only if config.json says so.
+others are OLMo 3's, with norms after each; these rotate only if config.json says so.
 
 Source: OLMo team, "OLMo Hybrid", 2026; Grazzi et al., "Unlocking state-tracking in linear RNNs
 through negative eigenvalues", 2024.

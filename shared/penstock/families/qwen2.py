@@ -1,6 +1,5 @@
 """Qwen 2 and 2.5: Llama with biases on queries, keys and values; and Qwen1.5 and Qwen2 with a
-mixture of experts, beside one that every token has, with a gate. MiMo is Qwen 2 with further layers
-that draft.
+mixture of experts and a gated shared one. MiMo is Qwen 2 with MTP layers for drafts.
 
 Sources: Yang et al., "Qwen2 technical report", 2024; Xiaomi, "MiMo: unlocking the reasoning
 potential of language model", 2025.

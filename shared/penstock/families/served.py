@@ -1,5 +1,5 @@
-"""The families of models that are served: all that the modules beside this one define and that
-config.json has a class for. Those that see are in penstock.families.vision.served.
+"""Served model families: all that the modules of this package define and that config.json has a
+class for. Those with a vision tower are in penstock.families.vision.served.
 
 Importing this imports every family. Who reads a prepared model asks `finding` for its one.
 """

@@ -1,8 +1,8 @@
 """One reader of a family's facts for both formats: a source answers from config.json of a hub
 folder, or from the metadata and the tensors' names of a GGUF file.
 
-What both say has one method. Names and defaults are those of config.json; what a GGUF file calls
-otherwise, or doesn't say, is stated beside it.
+What both say has one method. Names and defaults are those of config.json; what a GGUF file names
+differently, or lacks, is stated in the same call.
 """
 
 from __future__ import annotations

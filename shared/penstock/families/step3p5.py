@@ -153,7 +153,7 @@ def _check_own_settings(
 
 
 def _own(fields: Fields, key: str, count: int) -> list[Any]:
-    """A value for each layer; behind them, files may have those of the layers that make drafts."""
+    """Returns a value for each layer. Files may have those of the draft layers after them."""
     fields.ignore(key)  # asked for here
     found, drafts = fields.values.get(key), fields.integer(OF_DRAFTS[0], 0)
     if not isinstance(found, list) or len(found) not in (count, count + drafts):

@@ -183,4 +183,4 @@ EMBEDDER: TowerNames = {
     "soft_embedding_norm": "norm",
     "embedding_projection": "",
 }
-"""What stands behind Gemma 3n's towers."""
+"""Names of the tensors after Gemma 3n's towers."""

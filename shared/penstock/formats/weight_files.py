@@ -15,7 +15,8 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 OWN_FORMAT = re.compile(r"consolidated(\.|-\d)")
-"""How the names of files begin that Mistral publishes in its own format, beside the hub's."""
+"""How the names of files begin that Mistral publishes in its own format, in addition to the
+hub's."""
 LONGEST_NAME = 255
 """Bytes of a file's name, on most file systems: a longer one can't even be looked for."""
 MAX_INDEX_BYTES = 64 << 20
@@ -48,8 +49,8 @@ def is_file_name(name: str) -> bool:
 def find_safetensors(folder: Path) -> tuple[Path, ...]:
     """The safetensors files of a hub folder, shards in the order of their names.
 
-    A single file beside the shards of an index that doesn't name it is the model, as in
-    transformers. Shards without an index are, if their names say that none is missing.
+    A single file that the index of the shards doesn't name is the model, as in transformers. Shards
+    without an index are, if their names say that none is missing.
 
     Raises UnsupportedModel if there are only pickled weights or the shard index is broken,
     ModelNotFound if there are no weights at all, or a shard is missing.

@@ -93,8 +93,8 @@ def centred(pixels: np.ndarray, size: Size) -> np.ndarray:
 
 
 def on_canvas(picture: Image.Image, grid: tuple[int, int], side: int, pixels: Pixels) -> Arrays:
-    """The tiles of a picture that fills a canvas of so many rows and columns, and behind several
-    the whole as one tile."""
+    """Returns the tiles of a picture that fills a canvas of so many rows and columns. Several are
+    followed by the whole picture as one tile."""
     rows, columns = grid
     tiles = [*cut(resized(picture, (rows * side, columns * side), pixels), side)]
     if len(tiles) > 1:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class AspectImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag="mllama"):
     """A picture lies, in its proportions, at the top left of a black canvas of square tiles.
 
-    tile: side, pixels.  rows: embeddings of a tile; behind all of them stands one in the place of
-    the picture's token.  most: tiles of a canvas.
+    tile: side, pixels.  rows: embeddings of a tile; after all of them comes one for the image
+    token.  most: tiles of a canvas.
     """
 
     tile: int

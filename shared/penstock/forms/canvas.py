@@ -31,12 +31,12 @@ class CanvasImages(ImageForm, frozen=True, kw_only=True, tag_field="kind", tag="
     """Whether the form is the one that enlarges the picture least, in proportion, or, where all are
     smaller than it, shrinks it least, and not the nearest to its own (Command A Vision)."""
     numbered: str = ""
-    """Text before each tile of a canvas, with its number from 1 on behind it (Aya Vision)."""
+    """Text before each tile of a canvas, followed by its number from 1 on (Aya Vision)."""
     whole: str = ""
     """Text before the whole."""
     tile_end: str = ""
-    """Text behind each tile, and behind the whole. Without any of these texts, all embeddings are
-    of one run."""
+    """Text after each tile, and after the whole. Without any of these texts, all embeddings are one
+    run."""
 
     CHANGES: ClassVar[Mapping[str, str]] = {"crop_to_patches": "split", "max_patches": "most"}
 

@@ -6,8 +6,8 @@ from penstock.forms.form import ImageForm
 
 
 class CropForm(ImageForm, frozen=True, kw_only=True):
-    """Molmo 2's: the whole of a picture as one square, and behind it squares of it that overlap, on
-    a canvas whose form is the nearest to its own. Nothing keeps its proportions.
+    """Molmo 2's: the whole of a picture as one square, followed by overlapping squares of it, on a
+    canvas whose form is the nearest to its own. Nothing keeps its proportions.
 
     side: of a square, pixels.  patch: side, pixels.  pool: rows and columns of patches that become
     one embedding.  margins: patches of a crop at the left and above, and at the right and below,
@@ -27,7 +27,7 @@ class CropForm(ImageForm, frozen=True, kw_only=True):
     begin: int
     """The one before those of the crops."""
     end: int
-    """The one behind either."""
+    """The token after either."""
     line_end: int
     """The one that ends a line of embeddings."""
     lines: bool = True

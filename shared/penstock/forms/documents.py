@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 class DocumentImages(PartedForm, frozen=True, kw_only=True, tag_field="kind", tag="deepseek_ocr"):
     """DeepSeek-OCR's: if a picture has a side that is longer than a tile's, square tiles of it on a
-    canvas whose form is the nearest to its own; behind them the whole as a square page, between
-    bars.
+    canvas whose form is the nearest to its own; then the whole as a square page, between bars.
 
     patch: side, pixels.  tile, page: sides, pixels.  tile_rows, page_rows: embeddings of each.
     least, most: tiles of a canvas.  background: colour of the bars.
@@ -33,8 +32,8 @@ class DocumentImages(PartedForm, frozen=True, kw_only=True, tag_field="kind", ta
     most: int = 6
     background: tuple[int, int, int] = (127, 127, 127)
     lines: bool = False
-    """Whether a learned vector ends each line of embeddings, those of the tiles being of one
-    picture; one stands behind all in any case."""
+    """Whether a learned vector ends each line of embeddings, where the tiles' lines are those of
+    one picture; one always ends the whole."""
 
     def grid(self, size: Size) -> tuple[int, int]:
         """(rows, columns) of tiles; (0, 0): the page alone. Raises BadShape."""

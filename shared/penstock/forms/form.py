@@ -32,7 +32,7 @@ class ItemRun(NamedTuple):
 
 class Runs(NamedTuple):
     """How an item stands in a prompt, without what all of its kind have around them: runs one after
-    the other, then `behind`. grid, marked: as ItemLayout has them."""
+    the other, then `behind`. grid, marked: see ItemLayout."""
 
     runs: tuple[ItemRun, ...]
     behind: str = ""

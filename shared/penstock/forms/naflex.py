@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class NaflexImages(PartedForm, frozen=True, kw_only=True, tag_field="kind", tag="lfm2_vl"):
     """LFM2-VL's: a picture of any size, rounded to whole squares of patches, or, if it is large,
-    square tiles of it on a canvas whose form is the nearest to its own, and behind them the whole.
+    square tiles of it on a canvas whose form is the nearest to its own, followed by the whole.
 
     patch: side, pixels.  merge: patches, each way, that become one embedding.  min_rows, max_rows:
     embeddings of the whole.  large: of how many times as many pixels as the whole may have a

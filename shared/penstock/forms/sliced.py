@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 class SlicedImages(PartedForm, frozen=True, kw_only=True, tag_field="kind", tag="minicpmv"):
-    """MiniCPM-V's: the whole of a picture, with about as many pixels as a square, and behind it, if
-    the picture is larger, slices of it on a grid whose form is the nearest to its own; each has
+    """MiniCPM-V's: the whole of a picture, with about as many pixels as a square, followed, if the
+    picture is larger, by slices of it on a grid whose form is the nearest to its own; each has
     about as many pixels, too.
 
     patch: side, pixels.  merge: patches, each way, that become one embedding.  whole: patches, each
@@ -159,8 +159,8 @@ class SlicedFrames(VideoForm, frozen=True, kw_only=True, tag_field="kind", tag="
     def runs(self, shape: VideoShape) -> Runs:
         each = self.image.runs((shape.height, shape.width))
         first, *others = each.runs
-        behind = ItemRun(each.behind + first.text, first.rows)
-        runs = (first, *others, *(behind, *others) * (shape.shown - 1))
+        joined = ItemRun(each.behind + first.text, first.rows)
+        runs = (first, *others, *(joined, *others) * (shape.shown - 1))
         return Runs(runs, each.behind)
 
     def prepare(self, frames: Iterator[Image.Image], size: Size, count: int) -> Arrays:

@@ -41,7 +41,7 @@ class FrameSampling(msgspec.Struct, frozen=True, kw_only=True):
     rule: Literal["", "glm4v", "glm46v", "minicpmv", "apart", "molmo2"] = ""
     """A family's own rule, which says by a video's length which frames are shown; of more than are
     allowed some are left out, evenly. apart: the first frame, those of which each is the next one
-    that is 1 / fps seconds behind it, and the last (MiniMax M3). molmo2: those nearest to each
+    that is at least 1 / fps seconds later, and the last (MiniMax M3). molmo2: those nearest to each
     multiple of 1 / fps seconds, and the last; of a video that has more, some from the first to the
     last. Empty: fps and num_frames say it."""
     longest: float = 300.0
@@ -59,8 +59,8 @@ class GroupTexts(msgspec.Struct, frozen=True, kw_only=True):
     between: str = ""
     stamp: Literal["", "tagged", "bracketed", "whole", "tenths", "clock", "frame", "plain"] = ""
     """tagged: "<1.5 seconds>" before `begin`, the middle of the group.  The others are of its first
-    frame.  bracketed: "]<]1.5 seconds[>[" before it.  whole: "1" behind `end`, seconds.  tenths:
-    "1.5 seconds" behind it.  clock: "00:01 " before `begin`.  frame: "Frame2: " before it, counted
+    frame.  bracketed: "]<]1.5 seconds[>[" before it.  whole: "1" after `end`, seconds.  tenths:
+    "1.5 seconds" after it.  clock: "00:01 " before `begin`.  frame: "Frame2: " before it, counted
     from 1.  plain: "1.5 " before it, seconds."""
 
 
@@ -170,25 +170,25 @@ class VideoForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_texts(texts: GroupTexts, shape: VideoShape, group: int = 1) -> Iterator[tuple[str, str]]:
-    """The text before and behind the embeddings of each group of so many frames."""
+    """Yields the texts before and after the embeddings of each group of so many frames."""
     for number, time in enumerate(times_of(texts, shape, group)):
-        before, behind = texts.begin, texts.end
+        before, after = texts.begin, texts.end
         match texts.stamp:
             case "tagged":
                 before = f"<{time:.1f} seconds>{before}"
             case "bracketed":
                 before = f"]<]{time:.1f} seconds[>[{before}"
             case "whole":
-                behind += f"{int(time)}"
+                after += f"{int(time)}"
             case "tenths":
-                behind += f"{time:.1f} seconds"
+                after += f"{time:.1f} seconds"
             case "clock":
                 before = f"{int(time // 60):02d}:{int(time % 60):02d} {before}"
             case "plain":
                 before = f"{time:.1f} {before}"
             case "frame":
                 before = f"Frame{number + 1}: {before}"
-        yield (texts.between if number else "") + before, behind
+        yield (texts.between if number else "") + before, after
 
 
 def times_of(texts: GroupTexts, shape: VideoShape, group: int) -> list[float]:
@@ -205,7 +205,7 @@ def in_groups(texts: GroupTexts, shape: VideoShape, rows: int, group: int = 1) -
     """How a video stands in a prompt whose groups of frames have texts around them. rows:
     embeddings of a group."""
     runs, end = [], ""
-    for before, behind in group_texts(texts, shape, group):
+    for before, after in group_texts(texts, shape, group):
         runs.append(ItemRun(end + before, rows))
-        end = behind
+        end = after
     return Runs(tuple(runs), end)

@@ -48,11 +48,11 @@ class WindowPlan(NamedTuple):
 
 
 class WindowedImages(PartedForm, frozen=True, kw_only=True, tag_field="kind", tag="step3p7"):
-    """Step 3.7's: square windows of a picture that is large or long, each resized to one size, and
-    behind them the whole as a larger square. Nothing keeps its proportions.
+    """Step 3.7's: square windows of a picture that is large or long, each resized to one size,
+    followed by the whole as a larger square. Nothing keeps its proportions.
 
-    whole, tile: sides of the square and of a window behind its resizing, pixels.  longest: side to
-    which a picture is made smaller first, pixels.  patch: side, pixels.  whole_rows, tile_rows:
+    whole, tile: sides of the square and of a window after resizing, pixels.  longest: side to which
+    a picture is made smaller first, pixels.  patch: side, pixels.  whole_rows, tile_rows:
     embeddings of each.
     """
 

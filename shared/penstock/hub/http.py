@@ -159,7 +159,7 @@ def _refuse_downgrade(request: httpx.Request, following: httpx.Request) -> None:
 
 
 class _Watch:
-    """Ends a connection from beside whoever waits for it.
+    """Ends a connection from another thread than the one that waits for it.
 
     seconds: in which it must bring at least `least` bytes, again and again.
     came: bytes that it has brought.

@@ -204,7 +204,8 @@ def _blobs_in(folder: Path) -> Iterable[Path]:
     return sorted(path for path in real if path.is_relative_to(inside) and path.is_file())
 
 
-# Which processes of this machine use a file: have it open or mapped, or were told to serve it.
+# Which processes of this machine use a file: have it open or mapped, or name it on their command
+# line.
 #
 # Source: proc(5). Processes of other users can't be looked into, unless root asks.
 
@@ -227,22 +228,22 @@ def users_of(files: Collection[Path], folders: Collection[Path] = ()) -> list[Us
     """Processes with one of the files open or mapped, or one of the folders on their command line;
     not this process."""
     wanted = {os.path.realpath(file) for file in files}
-    told = {str(folder) for folder in folders}
+    folders_named = {str(folder) for folder in folders}
     found = []
     for entry in sorted(PROC.iterdir()):
         if entry.name.isdigit() and int(entry.name) != os.getpid():
-            file = _used(entry, wanted, told)
+            file = _used(entry, wanted, folders_named)
             if file:
                 found.append(User(int(entry.name), _name(entry), file))
     return found
 
 
-def _used(process: Path, wanted: set[str], told: set[str]) -> str:
+def _used(process: Path, wanted: set[str], folders_named: set[str]) -> str:
     """One of the files, empty for none."""
     try:
         words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
         for word in words:
-            if word in told or word.partition("=")[2] in told:
+            if word in folders_named or word.partition("=")[2] in folders_named:
                 return word.partition("=")[2] or word
         with open(process / "maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:

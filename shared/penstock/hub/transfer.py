@@ -50,8 +50,8 @@ class _Hash(Protocol):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """The downloads of one pull. progress: told how many bytes came (negative: were given up).
-    cancel: set to end all."""
+    """The downloads of one pull. progress: called with the number of bytes that came (negative:
+    that were discarded). cancel: set to end all."""
 
     hub: Hub
     repository: Repository

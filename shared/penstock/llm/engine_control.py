@@ -1,4 +1,4 @@
-"""What AsyncLLM asks of its engine core beside answers: pauses, sleep, other weights, calls."""
+"""AsyncLLM's control of its engine core: pauses, sleep, weight updates, calls."""
 
 from __future__ import annotations
 

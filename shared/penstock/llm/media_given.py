@@ -1,4 +1,4 @@
-"""Media as the library's callers have them: in a message's parts, and beside a prompt."""
+"""Media as the library's callers give them: in a message's parts, or next to a prompt."""
 
 from __future__ import annotations
 

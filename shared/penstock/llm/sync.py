@@ -62,8 +62,8 @@ class LLM(PoolingCalls):
     swap_space, …: see `penstock.llm.keywords`).  max_step_slowdown is 0 unless it is given: nobody
     reads an output before its end, so prompts needn't wait for decodes.  engine_log: a file for the
     logs of the started processes, such as sys.stderr; by default they are hidden.  Close it with
-    `with LLM(...) as llm:`, with `llm.close()`, or by leaving the interpreter: no process stays
-    behind. It belongs to the process that created it: a child of os.fork() can't use it.
+    `with LLM(...) as llm:`, with `llm.close()`, or by leaving the interpreter: no process is left
+    running. It belongs to the process that created it: a child of os.fork() can't use it.
 
     Raises StartupError if the model can't be served, and ValueError for a bad setting.
     """

@@ -1,4 +1,4 @@
-"""What lies behind what is transparent in pictures and frames."""
+"""The background of pictures and frames with transparent parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHITE = (255, 255, 255)
 
 
 def background(settings: MediaSettings) -> tuple[int, int, int]:
-    """Red, green and blue behind what is transparent. Raises StartupError."""
+    """Returns the red, green and blue that show through transparent parts. Raises StartupError."""
     image = json_object("media_io_kwargs", settings.media_io_kwargs).get("image", {})
     given = image.get("rgba_background_color", WHITE) if isinstance(image, dict) else None
     try:

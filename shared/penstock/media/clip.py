@@ -71,8 +71,8 @@ class Clip:
         max_pixels: int,
         background: tuple[int, ...] = WHITE,
     ) -> None:
-        """seconds: that it may last.  max_pixels: of a frame.  background: behind what is
-        transparent. Raises BadPicture, MemoryError."""
+        """seconds: that it may last.  max_pixels: of a frame.  background: shown through
+        transparent parts. Raises BadPicture, MemoryError."""
         import av
 
         av.logging.set_level(None)

@@ -96,9 +96,9 @@ def item_name(
     parts: tuple[int, ...],
     background: tuple[int, ...] = (),
 ) -> str:
-    """sha256 (hex) over the item's kind, its preparation and its bytes, each with its length, so
-    that no two items are framed alike. parts: bytes of each file, where it has several.
-    background: behind what is transparent; empty: white."""
+    """Returns the sha256 (hex) of the item's kind, its preparation and its bytes, each with its
+    length, so that different items never hash the same input. parts: bytes of each file, where it
+    has several. background: shown through transparent parts; empty: white."""
     shape = () if source.raw is None else source.raw[1]
     kind = f"{source.kind} {' x '.join(map(str, shape))}".rstrip()
     if parts:

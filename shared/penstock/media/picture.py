@@ -28,8 +28,8 @@ class BadPicture(ValueError):
 
 
 def open_picture(data: bytes, max_pixels: int, background: tuple[int, ...] = WHITE) -> Image.Image:
-    """The picture in RGB, turned as its EXIF data say. background: red, green and blue behind
-    what is transparent. Raises BadPicture, and MemoryError.
+    """The picture in RGB, turned as its EXIF data say. background: red, green and blue shown
+    through transparent parts. Raises BadPicture, and MemoryError.
 
     As transformers' load_image does, but for what `in_rgb` says.
     """

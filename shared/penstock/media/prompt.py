@@ -105,10 +105,11 @@ def by_itself(items: PreparedItems) -> MediaPrompt:
 # From a prompt with a placeholder for each item of media to token ids with a place for each
 # embedding.
 #
-# The text around an item's embeddings is put in before the prompt is tokenised, since it may join
-# what stands beside it (Gemma 3's line breaks); the embeddings' own token stands once for each run,
-# and is repeated afterwards. Both together give what transformers' processors give. Of each kind of
-# media, items stand in the prompt in the order in which they were given.
+# The text around an item's embeddings is put in before the prompt is tokenised, since its tokens
+# may merge with those of the neighbouring text (Gemma 3's line breaks); the embeddings' own token
+# stands once for each run, and is repeated afterwards. Both together give what transformers'
+# processors give. Of each kind of media, items stand in the prompt in the order in which they were
+# given.
 
 
 def uncounted(text: str, facts: MediaFacts) -> str:
@@ -158,19 +159,19 @@ def with_rows(
     _check_tokens(Counter(kinds[prompt_token_ids[at]] for at in places), facts, layouts)
     waiting = {kind: _runs(kind, layouts) for kind in facts.kinds}
     ids: list[int] = []
-    spans, behind = [], 0
+    spans, copied = [], 0
     for at in places:
         token = prompt_token_ids[at]
         item, first, rows = next(waiting[kinds[token]])
-        ids += prompt_token_ids[behind:at]
+        ids += prompt_token_ids[copied:at]
         spans.append(MediaSpan(item, len(ids), rows, first))
         shown = facts.kinds[kinds[token]].shown_id
         ids += [token if shown is None else shown] * rows
         for place, other in layouts[item].marked:
             if first <= place < first + rows:
                 ids[place - first - rows] = other
-        behind = at + 1
-    ids += prompt_token_ids[behind:]
+        copied = at + 1
+    ids += prompt_token_ids[copied:]
     return ids, tuple(spans)
 
 

@@ -185,8 +185,8 @@ _BEGINS = 0x02
 
 
 def is_chained(data: bytes) -> bool:
-    """Whether a logical stream begins after another's content. Those that begin together lie
-    beside one another, and are one file. What stands between pages is skipped, as is a page that
+    """Returns whether a logical stream begins after another's content (chained). Streams that begin
+    together are multiplexed, and are one file. Bytes between pages are skipped, as is a page that
     is cut off."""
     at, begun = data.find(_MARK), False
     while at >= 0 and at + _HEAD <= len(data):

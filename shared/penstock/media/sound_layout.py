@@ -92,8 +92,8 @@ def beside_others(facts: MediaFacts, brought: Collection[MediaKind]) -> MediaFac
     own = facts.kinds.get("audio")
     if own is None or not isinstance(own.preparation, HammingMel) or "image" not in brought:
         return facts
-    beside = msgspec.structs.replace(own.preparation, beside_pictures=True)
-    changed = msgspec.structs.replace(own, preparation=beside)
+    with_pictures = msgspec.structs.replace(own.preparation, beside_pictures=True)
+    changed = msgspec.structs.replace(own, preparation=with_pictures)
     return msgspec.structs.replace(facts, kinds={**facts.kinds, "audio": changed})
 
 

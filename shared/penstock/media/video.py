@@ -37,8 +37,8 @@ def prepare_clip(
             "is a file, which can't be decoded here: the server lacks PyAV (pip install "
             "penstock-llm[video]); frames can be sent, as data:video/jpeg;base64,…"
         )
-    most, behind = bounds.pixels, bounds.background
-    with Clip(data, seconds=bounds.seconds, max_pixels=most, background=behind) as clip:
+    most, colour = bounds.pixels, bounds.background
+    with Clip(data, seconds=bounds.seconds, max_pixels=most, background=colour) as clip:
         numbers = sampled(clip.total, clip.rate, video.sampling, video.group)
         _check_frames(len(numbers), bounds)
         _check_size(video, clip.size, len(numbers), bounds)  # Before anything is decoded.

@@ -37,8 +37,8 @@ class ProcessBounds(msgspec.Struct, frozen=True, array_like=True):
 class ItemBounds(msgspec.Struct, frozen=True, array_like=True):
     """What an item may have, checked before it is decoded. pixels: of a picture, or a frame.
     seconds: of a sound or a video.  frames: of a video, that are shown.  all_pixels: of these
-    together, once they are resized.  background: red, green and blue behind what is
-    transparent."""
+    together, once they are resized.  background: red, green and blue shown through transparent
+    parts."""
 
     pixels: int
     seconds: float = 0.0

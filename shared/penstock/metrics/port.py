@@ -1,4 +1,5 @@
-"""The HTTP server of /metrics and the health checks, in threads beside the process's own loop.
+"""The HTTP server of /metrics and the health checks, in threads of its own next to the process's
+event loop.
 
 GET only, one request a connection, everything bounded: the head's size and the time that it may
 take, and the connections at once, of which the oldest makes way for one more.  So nobody who holds

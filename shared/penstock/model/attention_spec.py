@@ -106,7 +106,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     norm: Literal["none", "head", "whole"] = "none"
     """Norm of queries and keys before the rotation: over each head, or over all heads together."""
     norm_behind: bool = False
-    """Whether norms of heads stand behind the rotation instead (Hunyuan)."""
+    """Whether norms of heads come after the rotation instead (Hunyuan)."""
     latent: LatentSpec | None = None
     """Keys and values are made of a latent. ModelConfig has its one KV head, whose size is that of
     the latent and of the part that rotates. All layers have the same, or none."""
@@ -137,7 +137,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A learned sigmoid for each number that the heads give (Qiu et al., "Gated attention for large
     language models", 2025); made of the hidden state together with the queries."""
     gate_apart: bool = False
-    """Whether the gates' matrix is a tensor of its own, beside that of the queries."""
+    """Whether the gates' matrix is a separate tensor from that of the queries."""
     head_gate: bool = False
     """A learned sigmoid for each head, which weighs all numbers that the head gives (StepFun, "Step
     3.5 Flash", 2026); made of the hidden state."""

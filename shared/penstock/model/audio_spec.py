@@ -149,10 +149,10 @@ REDUCED = 4
 
 class ConformerSpec(SoundTower, frozen=True, kw_only=True, tag="conformer"):
     """Gemma 4's and Gemma 3n's tower, a conformer (Gulati et al., "Conformer", 2020; Zhang et al.,
-    "Google USM", 2023): two convolutions over windows and bands, each with a norm and relu;
-    layers of a feed-forward, attention, a convolution over time and another feed-forward, each with
-    norms before and behind it; a product with a bias. A vector attends to itself and to those
-    before it, by their distance too, as sinusoids of it say."""
+    "Google USM", 2023): two convolutions over windows and bands, each with a norm and relu; layers
+    of a feed-forward, attention, a convolution over time and another feed-forward, each with norms
+    before and after it; a product with a bias. A vector attends to itself and to those before it,
+    by their distance too, as sinusoids of it say."""
 
     hidden_size: int
     num_layers: int
@@ -169,7 +169,7 @@ class ConformerSpec(SoundTower, frozen=True, kw_only=True, tag="conformer"):
     score_cap: float = 50.0
     """Scores x become score_cap * tanh(x / score_cap)."""
     bound: float = 1e10
-    """Before and behind its parts a layer's numbers are kept within minus and plus this one."""
+    """Before and after its parts a layer's numbers are clamped to minus and plus this one."""
     eps: float = 1e-6
     """Epsilon of the norms around convolutions."""
     outputs: int
@@ -180,8 +180,8 @@ class ConformerSpec(SoundTower, frozen=True, kw_only=True, tag="conformer"):
     grown_keys: bool = True
     """Whether keys are multiplied by log2(1 + e) where they are compared with queries."""
     ahead: bool = False
-    """Whether a convolution over windows reads its own and the two behind it; else one before and
-    one behind."""
+    """Whether a convolution over windows reads its own and the two after it; else one before and
+    one after."""
     cumulative_eps: float | None = None
     """Epsilon of the convolutions' norms if these are over all channels and bands of a window and
     of those before it; None: over a place's channels."""
@@ -218,10 +218,10 @@ def rows_of(windows: int) -> int:
 class BlockConformerSpec(SoundTower, frozen=True, kw_only=True, tag="block_conformer"):
     """Granite Speech's encoder, a conformer (Gulati et al., "Conformer", 2020) over pairs of
     windows: layers of a feed-forward, attention, a convolution over time and another feed-forward,
-    each behind a norm; half of what feed-forwards give is added. Vectors of a block attend to one
-    another, by their distance too, for which keys have learned parts (Shaw et al.,
-    "Self-attention with relative position representations", 2018). Behind the layers' first half,
-    what a head says of each vector is added to it."""
+    each after a norm; half of what feed-forwards give is added. Vectors of a block attend to one
+    another, by their distance too, for which keys have learned parts (Shaw et al., "Self-attention
+    with relative position representations", 2018). After the layers' first half, a CTC head's
+    output for each vector is projected back and added to it."""
 
     hidden_size: int
     intermediate_size: int
@@ -238,7 +238,7 @@ class BlockConformerSpec(SoundTower, frozen=True, kw_only=True, tag="block_confo
     channels: int
     """Numbers of a vector within the convolution."""
     reach: int
-    """Vectors that the convolution reads, about half of which are behind its own."""
+    """Vectors that the convolution reads, about half of which come after its own."""
     outputs: int
     """What the head in the middle tells apart."""
 
@@ -260,8 +260,8 @@ class BlockConformerSpec(SoundTower, frozen=True, kw_only=True, tag="block_confo
 class BiasedConformerSpec(SoundTower, frozen=True, kw_only=True, tag="biased_conformer"):
     """Phi-4-multimodal's encoder, a conformer (Gulati et al., "Conformer", 2020): convolutions of
     three windows and three bands, each of which halves both, the first over all inputs, the others
-    over each by itself with a product behind; layers of a feed-forward, attention, a convolution
-    over a vector and those before it, and another feed-forward, each behind a norm; half of what
+    over each by itself, followed by a product; layers of a feed-forward, attention, a convolution
+    over a vector and those before it, and another feed-forward, each after a norm; half of what
     feed-forwards give is added. Vectors of a block attend to one another, and a table says what is
     added to a score for each distance and head."""
 
@@ -276,8 +276,8 @@ class BiasedConformerSpec(SoundTower, frozen=True, kw_only=True, tag="biased_con
     halvings: int
     """How many of these there are."""
     distances: int
-    """Vectors before a vector that the table tells apart, and behind it; those further away are as
-    the furthest."""
+    """Distances before and after a vector for which the table has entries; larger ones count as the
+    largest."""
     symmetric: bool = False
     """Whether the table has one row for both directions."""
     reach: int

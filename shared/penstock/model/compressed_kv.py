@@ -42,7 +42,8 @@ def entry_numbers(spec: CompressedSpec, head: int, block_size: int) -> int:
 
 
 def needed_tokens(rule: AttentionSpec) -> int | None:
-    """How many tokens a token needs, itself included, beside entries; None: all before it."""
+    """Returns how many tokens a token attends to, itself included, in addition to entries; None:
+    all before it."""
     if rule.window is None:
         return None
     return max(rule.window, 0 if rule.compressed is None else rule.compressed.reach)
@@ -65,11 +66,9 @@ class BlockParts:
     their blocks are others."""
 
     tokens: tuple[range, ...]
-    """Numbers in the blocks of a layer's group: keys, and behind them what tokens give to
-    entries."""
+    """Block numbers in a layer's group: keys, then what tokens contribute to entries."""
     entries: tuple[range, ...]
-    """Numbers in the blocks of the first group: entries, and behind them their keys in the
-    index."""
+    """Block numbers in the first group: entries, then their keys in the index."""
     size: int
     """Numbers of a block."""
 

@@ -160,7 +160,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
         return own or KVHeadsSpec(count=self.num_kv_heads, size=self.head_dim)
 
     def ignores_spans(self, attention: AttentionSpec) -> bool:
-        """Whether a picture's rows see none behind them in a layer with such attention, though in
+        """Whether a picture's rows see none after them in a layer with such attention, though in
         others they do."""
         vision = self.vision
         return vision is not None and vision.windowed_spans and attention.window is None
@@ -209,7 +209,7 @@ class HeadConfig(ModelConfig, frozen=True, kw_only=True, tag="head"):
     what the served model gives (MiMo-V2)."""
     borrows: bool = False
     """Whether its layers store nothing, and attend to keys and values of the served model's layers
-    (Gemma 4's assistant). Which ones is known beside that model: see AttentionSpec.reads."""
+    (Gemma 4's assistant). Which ones depends on that model: see AttentionSpec.reads."""
     id_groups: int = 0
     """Groups that a head that borrows has all ids in; 0: it has none."""
     likeliest_groups: int = 0
@@ -250,7 +250,7 @@ class SharedSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncoderConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="encoder"):
-    """What gives vectors of tokens that see those behind them as well. It has no KV cache."""
+    """An encoder: returns vectors of tokens with bidirectional attention. It has no KV cache."""
 
     layers: ModelConfig
     """The layers, whose `architecture` is a key of penstock.families.ENCODERS. A window counts in

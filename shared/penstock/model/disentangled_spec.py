@@ -30,8 +30,8 @@ class DisentangledSpec(msgspec.Struct, frozen=True, kw_only=True):
     normed: bool = False
     """Whether the table's rows are normalised."""
     convolution: Literal["", "gelu", "tanh"] = ""
-    """What lies behind the convolution over neighbouring embeddings that the first layer's output
-    gets; empty: there is none."""
+    """Activation after the convolution over neighbouring embeddings that is added to the first
+    layer's output; empty: there is none."""
 
     @property
     def terms(self) -> int:

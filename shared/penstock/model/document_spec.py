@@ -1,6 +1,5 @@
-"""What makes rows of a page: convolutions over the patches of a tower, behind them either layers in
-which learned queries follow what these give (DeepSeek-OCR 2) or a second tower (DeepSeek-OCR), and
-a product.
+"""Makes the rows of a page: convolutions over the patches of a tower, then either layers in which
+learned queries follow these (DeepSeek-OCR 2) or a second tower (DeepSeek-OCR), and a product.
 
 Sources: DeepSeek-AI, "DeepSeek-OCR: contexts optical compression", 2025, and "DeepSeek-OCR 2:
 visual causal flow", 2026.
@@ -17,8 +16,8 @@ from penstock.model.projector_form import QUARTER, QuarterProjector
 
 
 class QueryLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers over a tile's vectors and as many queries behind them: vectors attend to all vectors,
-    a query to these, to itself and to the queries before it."""
+    """Layers over a tile's vectors followed by as many queries: vectors attend to all vectors, a
+    query to these, to itself and to the queries before it."""
 
     hidden_size: int
     intermediate_size: int
@@ -38,7 +37,7 @@ class QueryLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class DocumentProjector(QuarterProjector, frozen=True, kw_only=True, tag="document"):
     """One row for each query of a tile: its output after `layers` and a norm, and a product with a
-    bias. Behind the last tile's rows stands a learned vector."""
+    bias. A learned vector follows the last tile's rows."""
 
     channels: tuple[int, int]
     """Outputs of the convolutions: of the first two, each of which a norm follows, and of the
@@ -61,8 +60,8 @@ class DocumentProjector(QuarterProjector, frozen=True, kw_only=True, tag="docume
 
 
 class PageLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """CLIP's layers over a tile's vectors, to which those of a table of positions are added, behind
-    a class token: a norm, and layers with biases."""
+    """CLIP's layers over a class token and a tile's vectors, to which a table of positions is
+    added: a norm, and layers with biases."""
 
     hidden_size: int
     intermediate_size: int
@@ -81,7 +80,7 @@ class PageLayersSpec(msgspec.Struct, frozen=True, kw_only=True):
 class PageProjector(QuarterProjector, frozen=True, kw_only=True, tag="page"):
     """One row for each vector of the convolutions: a product with a bias of the output of `layers`
     and of the vector itself. The rows of tiles are lines of one picture, each of which a learned
-    vector ends; another one stands behind the page's, the last tile (DeepSeek-AI, "DeepSeek-OCR:
+    vector ends; another one follows the page's, which is the last tile (DeepSeek-AI, "DeepSeek-OCR:
     contexts optical compression", 2025)."""
 
     channels: tuple[int, int]

@@ -225,8 +225,8 @@ def state_copies(max_num_seqs: int, max_num_batched_tokens: int) -> int:
 
 
 def state_memory(config: ModelConfig, max_num_seqs: int, max_num_batched_tokens: int) -> int:
-    """Bytes that recurrent layers take beside the KV pool: states and latest results of all
-    sequences, and copies of states."""
+    """Returns the bytes that recurrent layers take in addition to the KV pool: states and latest
+    results of all sequences, and copies of states."""
     copies = state_copies(max_num_seqs, max_num_batched_tokens)
     results = STATE_BYTES * state_results(config)
     return max_num_seqs * (state_bytes(config) + results) + copies * state_bytes(config)
@@ -291,8 +291,8 @@ def state_group(
     block_size: int,
     every: int | None,
 ) -> KVGroup:
-    """The group of the recurrent layers. Unless told otherwise, a checkpoint takes no more blocks
-    than the keys and values between two of them; but of large states, they are MAX_STATE_TOKENS
+    """Returns the group of the recurrent layers. By default a checkpoint takes no more blocks than
+    the keys and values between two of them; checkpoints of large states are MAX_STATE_TOKENS
     apart."""
     blocks = -(-states // block_bytes)
     lasting = sum(not group.forgets for group in groups) or len(groups)

@@ -22,7 +22,7 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
     plus_one_in_layers: bool = False
     """Whether that holds only of a layer's norms over the hidden state."""
     output_eps: float | None = None
-    """Epsilon of the norms behind attention and feed-forward; None: it is theirs, too."""
+    """Epsilon of the norms after attention and feed-forward; None: that of the others."""
     bias: bool = False
     """Whether a layer norm has a bias."""
 
@@ -76,8 +76,8 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     weighs_input: bool = False
     """Whether an expert's weight is a factor of its input, instead of its result (Llama 4)."""
     beside: bool = False
-    """Whether a network of the layer's own inner dimension is beside the experts (Gemma 4), both
-    and the router with norms of their own. Only in layers of order `sandwich`."""
+    """Whether a feed-forward with the layer's own inner dimension runs in parallel with the experts
+    (Gemma 4), it and the router with norms of their own. Only in layers of order `sandwich`."""
 
     def width(self, hidden: int) -> int:
         """Returns how many numbers the chosen experts read and write."""
@@ -113,8 +113,8 @@ class FeedForwardSpec(msgspec.Struct, frozen=True, kw_only=True):
     gated: bool = True
     bias: bool = False
     limit: float | None = None
-    """What activation(gate) is at most, and up as well, which is at least minus that (StepFun,
-    "Step 3.5 Flash", 2026). None: no bounds. Beside experts: of the one that all tokens have."""
+    """Upper bound of activation(gate) and of up, which also has minus it as lower bound (StepFun,
+    "Step 3.5 Flash", 2026). None: no bounds. In a layer with experts: of the shared one."""
     inner: int | None = None
     """Inner dimension; None: as ModelConfig says."""
     sparsity: float = 0.0
@@ -151,8 +151,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     recurrent: RecurrentSpec | None = None
     """Set, it stands in the attention's place."""
     attends_beside: bool = False
-    """Whether `recurrent` stands beside attention instead: both read the same norm of the residual,
-    and the sum of what they give is added to it (Zuo et al., "Falcon-H1", 2025)."""
+    """Whether `recurrent` runs in parallel with attention instead: both read the same norm of the
+    residual, and the sum of their outputs is added to it (Zuo et al., "Falcon-H1", 2025)."""
     feed_forward: FeedForwardSpec = FeedForwardSpec()
     halves: Literal["both", "mixer", "feed_forward"] = "both"
     """mixer: there is no feed-forward.  feed_forward: there is neither attention nor
@@ -168,7 +168,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the layer's output, with the residual, has a learned factor."""
     repeats: int | None = None
     """A layer before this one whose weights it has, with keys and values of its own; None: it has
-    weights of its own. Only of attention with a feed-forward behind it."""
+    weights of its own. Only for attention followed by a feed-forward."""
     residual_norm: bool = False
     """Whether the residual becomes what the model's last norm makes of it before the layer reads
     it."""
@@ -209,8 +209,8 @@ class PerLayerInputsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Several residuals, of which each layer computes one and predicts the others (Baykal et al.,
-    "Alternating updates for efficient transformers", 2023), and a low-rank path beside attention
-    (Menghani et al., "LAuReL: learned augmented residual layer", 2024)."""
+    "Alternating updates for efficient transformers", 2023), and a low-rank path parallel to
+    attention (Menghani et al., "LAuReL: learned augmented residual layer", 2024)."""
 
     count: int
     active: int
@@ -218,7 +218,7 @@ class StreamsSpec(msgspec.Struct, frozen=True, kw_only=True):
     scaled: bool
     """Whether it has learned factors before a layer's own input is added to the others."""
     rank: int
-    """Rank of the path beside attention."""
+    """Rank of the path parallel to attention."""
 
 
 class HyperConnectionsSpec(msgspec.Struct, frozen=True, kw_only=True):

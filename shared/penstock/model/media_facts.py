@@ -28,7 +28,7 @@ class KindFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     placeholder: what stands for an item in a filled chat template; "": items have no place in a
     text.  token: the special token that is repeated in its place, once an embedding.  before,
-    behind: text around these, in the prompt (a tile's own is the preparation's).
+    behind: text before and after these, in the prompt (a tile's own is the preparation's).
     """
 
     preparation: Preparation

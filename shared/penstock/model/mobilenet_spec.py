@@ -40,8 +40,8 @@ class InvertedBlock(msgspec.Struct, frozen=True, kw_only=True, tag="inverted"):
 
 
 class QueryBlock(msgspec.Struct, frozen=True, kw_only=True, tag="query"):
-    """Attention to keys and values that all heads share, behind a norm; weighed by a learned factor
-    and added ("mobile MQA")."""
+    """Attention to keys and values that all heads share, after a norm; its output is weighed by a
+    learned factor and added ("mobile MQA")."""
 
     heads: int
     head_dim: int

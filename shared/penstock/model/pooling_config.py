@@ -37,9 +37,9 @@ class DenseLayer(msgspec.Struct, frozen=True, kw_only=True):
 class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
     """What surrounds a query and a document in the prompt of a generative cross-encoder.
 
-    instruction: what makes a document a good one, unless a request says so itself.  system: not
-    empty where the model's own template makes the prompt, of this system message and a user's with
-    all the rest, which may hold pictures; the answer is opened behind them."""
+    instruction: what makes a document a good one; a request may give its own.  system: not empty
+    where the model's own template makes the prompt, of this system message and a user's with all
+    the rest, which may hold pictures; the answer begins after them."""
 
     before: str
     instruction: str
@@ -81,8 +81,8 @@ class LateInteraction(msgspec.Struct, frozen=True, kw_only=True):
     query_length: tokens that a query is filled up to; 0: it isn't.  filling: the token that it is
     filled with.  sees_filling: whether other tokens see those; else they see the others only.
     skipped: tokens of documents that aren't compared.  skips_first: nor is any text's first one.
-    dense: what makes a token's vector, of `size` numbers.  alone: whether a text has no vector of
-    its own beside them, so that texts are compared by them.
+    dense: what makes a token's vector, of `size` numbers.  alone: whether texts have only vectors
+    of tokens, so that they are compared by these.
     """
 
     dense: tuple[DenseLayer, ...]

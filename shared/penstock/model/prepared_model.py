@@ -53,7 +53,8 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """manifest.json of a prepared folder. tokenizer.json and chat_template.jinja lie beside it."""
+    """manifest.json of a prepared folder, which also holds tokenizer.json and
+    chat_template.jinja."""
 
     format_version: int
     name: str
@@ -73,7 +74,7 @@ class PreparedModel(msgspec.Struct, frozen=True, kw_only=True):
     media: MediaFacts | None = None
     """How pictures, sounds and videos are prepared; None: the model takes no media."""
     contents: dict[str, str] = {}
-    """sha256 (hex) of the files beside it, by their names."""
+    """sha256 (hex) of the folder's other files, by name."""
     family_module: str = ""
     """The module that defines a decoder's family; empty: all are looked through."""
     samples: dict[str, str] = {}

@@ -30,8 +30,8 @@ class ProjectorForm(msgspec.Struct, frozen=True, kw_only=True):
         return 1
 
     def patches_in_row(self, sides: PictureSides) -> int:
-        """Returns how many patches one row is made of, at least, without class tokens and rows
-        behind the last."""
+        """Returns the least number of patches that one row is made of, without class tokens and
+        rows after the last."""
         return 1
 
 

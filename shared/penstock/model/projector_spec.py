@@ -25,8 +25,8 @@ class MLPProjector(ProjectorForm, frozen=True, kw_only=True, tag="mlp"):
 
 
 class PlainProjector(ProjectorForm, frozen=True, kw_only=True, tag="plain"):
-    """A product with a bias; one row for each of the tower's vectors, and one of zeros behind them,
-    where a picture's token stands, which is seen as text is (Llama 3.2 Vision)."""
+    """A product with a bias; one row for each of the tower's vectors, followed by one of zeros for
+    the image token, which is seen as text is (Llama 3.2 Vision)."""
 
 
 class ShuffleProjector(FactorProjector, frozen=True, kw_only=True, tag="shuffle"):
@@ -192,7 +192,7 @@ class SquarePoolProjector(FactorProjector, frozen=True, kw_only=True, tag="squar
 class SheetProjector(FactorProjector, frozen=True, kw_only=True, tag="sheet"):
     """Two products with biases, with gelu between them, of the means of squares of factor x factor
     patches. Those of a sheet's tiles are lines of one picture, as far as it isn't all white, each
-    ended by a learned vector; behind another one stand the lines of the whole sheet, which is the
+    ended by a learned vector; after another one come the lines of the whole sheet, which is the
     first tile. White patches aren't seen by others (Phi-4-multimodal: Microsoft, "Phi-4-mini
     technical report", 2025)."""
 
@@ -235,14 +235,14 @@ class ResamplerProjector(ProjectorForm, frozen=True, kw_only=True, tag="resample
 
 class TwoTowersProjector(ProjectorForm, frozen=True, kw_only=True, tag="two towers"):
     """One row for each patch of the tower: products with biases of its vector, and of that which
-    convolutions make of the second tower's output there, one behind the other, then gelu and a
-    product (DeepSeek-AI, "DeepSeek-VL", 2024). The second tower's output is that of a layer in
-    between and that of the last one: either goes through two convolutions, each with a norm behind
-    it, is stretched to four times the tower's sides, and goes through two that go two places at a
-    time. The first is weighed by a learned number and added to the second."""
+    convolutions make of the second tower's output there, concatenated, then gelu and a product
+    (DeepSeek-AI, "DeepSeek-VL", 2024). The second tower's output is that of a layer in between and
+    that of the last one: either goes through two convolutions, each followed by a norm, is
+    interpolated to four times the tower's sides, and goes through two of stride two. The first is
+    multiplied by a learned number and added to the second."""
 
     channels: int
-    """Outputs of the convolutions before the stretching; the two behind it have twice and four
+    """Outputs of the convolutions before the interpolation; the two after it have twice and four
     times as many."""
     norm: NormSpec
     """Form of the norms that follow convolutions."""
@@ -299,8 +299,8 @@ class PooledProjector(ProjectorForm, frozen=True, kw_only=True, tag="pooled"):
 
 class NormedTwiceProjector(ProjectorForm, frozen=True, kw_only=True, tag="normed_twice"):
     """One row for each patch: its vector times the root of its size, divided by its root mean
-    square, a product, and again such a division. Behind a picture's rows stands that of a token of
-    the tower's own vocabulary, whose norm has other factors (Gemma team, "Gemma 3n", 2025)."""
+    square, a product, and again such a division. A picture's rows are followed by that of a token
+    of the tower's own vocabulary, whose norm has other factors (Gemma team, "Gemma 3n", 2025)."""
 
     eps: float
     vocab: int

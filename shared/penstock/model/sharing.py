@@ -78,8 +78,8 @@ def check_shared(
             f"pipeline_parallel_size is {pipeline}; the model has {', '.join(bound)}, which may be"
             " on another stage: 1 is allowed (tensor_parallel_size may be more)"
         )
-    behind = () if config.vision is None else config.vision.added_behind
-    levels = max(behind, default=-1) + 1
+    layers = () if config.vision is None else config.vision.added_behind
+    levels = max(layers, default=-1) + 1
     if levels > -(-config.num_layers // pipeline):
         raise StartupError(
             f"pipeline_parallel_size is {pipeline}; a model of {config.num_layers} layers "

@@ -112,11 +112,11 @@ class EmphasisedMel(
 
     @property
     def least(self) -> int:
-        """Samples that a sound has at least: a window, and the one behind it."""
+        """Fewest samples of a sound: padded, these are a window and at least one sample more."""
         return self.frame // self.multiple * self.multiple + 1
 
     def padded(self, samples: int) -> int:
-        """Samples with the silence behind them."""
+        """Samples with the silence that fills them up to a multiple of `multiple`."""
         return -(-samples // self.multiple) * self.multiple
 
     def frames(self, samples: int) -> int:

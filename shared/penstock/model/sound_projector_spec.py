@@ -60,9 +60,9 @@ class NormedProjector(SoundProjection, frozen=True, kw_only=True, tag="normed"):
 
 
 class EmbedderProjector(SoundProjection, frozen=True, kw_only=True, tag="embedder"):
-    """Each vector through a norm, a product without a bias, and a norm without weights. The same is
-    made of embeddings of the tower's own vocabulary, behind another norm: one fills up the rows of
-    a sound, one ends them (Gemma 3n, whose token for the end of a sound is in that vocabulary)."""
+    """Each vector through a norm, a product without a bias, and a norm without weights. Embeddings
+    of the tower's own vocabulary go through the same, with another norm: one pads the rows of a
+    sound, one ends them (Gemma 3n, whose token for the end of a sound is in that vocabulary)."""
 
     eps: float
     vocab: int

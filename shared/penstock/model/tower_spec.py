@@ -120,15 +120,15 @@ class MergingSpec(msgspec.Struct, frozen=True, kw_only=True):
 class AspectSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a tower does with a canvas of tiles (Llama 3.2 Vision): all of them see one another, and
     tiles without pixels, up to `most` of them; learned vectors say for each form of canvas which
-    tile a patch is of. Behind a norm follow layers whose two halves have a learned gate each, and
-    beside what these give stands what some of the layers before them were given."""
+    tile a patch is of. Then come a norm and layers whose two halves have a learned gate each; their
+    output is concatenated with the inputs of some of the layers before them."""
 
     most: int
     """Tiles of a canvas at most, and of what is computed."""
     patches: int
     """Patches of a tile."""
     global_layers: int
-    """Layers behind the norm."""
+    """Layers after the norm."""
     taken: tuple[int, ...]
     """Layers before it whose inputs are taken, too, counted from 0."""
 
@@ -142,7 +142,7 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
     num_layers: int
     """Layers that are computed."""
     unread_layers: int = 0
-    """Layers of the files behind the one whose output is taken, which aren't read."""
+    """Layers in the files after the one whose output is taken, which aren't read."""
     num_heads: int
     patch: int
     """Rows and columns of pixels in a patch."""
@@ -248,8 +248,8 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     squares. Those of the first one are added to the rows after the decoder's first layer, and so
     on (Meng et al., "DeepStack", 2024)."""
     levels_behind: tuple[int, ...] = ()
-    """Layers of the decoder behind which the levels of rows are added, where these are others than
-    the first ones (Granite 4 Vision)."""
+    """Layers of the decoder after which the levels of rows are added, where these aren't the first
+    ones (Granite 4 Vision)."""
     row_multiplier: float = 1.0
     """What rows are multiplied by: a decoder's factor of embeddings, where it is for whatever
     stands in a token's place (Granite)."""
@@ -266,7 +266,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def added_behind(self) -> tuple[int, ...]:
-        """The decoder's layer behind which each level of DeepStack is added."""
+        """The decoder's layer after which each level of DeepStack is added."""
         return self.levels_behind or tuple(range(len(self.deepstack_layers)))
 
     @property

@@ -16,9 +16,9 @@ class Alignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpokenChat(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chat"):
-    """What is known of a model that answers a message which is a sound with the sound's language
-    and text (Qwen3-ASR). A prompt is `begin`, what helps to understand the sound, `before`, the
-    sound's embeddings, `behind`; an answer is the language as `naming` has it, `mark`, the text.
+    """A model that transcribes by chat: it answers a message that is a sound with the sound's
+    language and text (Qwen3-ASR). A prompt is `begin`, context for the sound, `before`, the sound's
+    embeddings, `behind`; an answer is the language as `naming` has it, `mark`, the text.
 
     Or the message is a sound and a question, with which the chat template is filled, and the answer
     is the text alone (Granite Speech)."""
@@ -30,7 +30,7 @@ class SpokenChat(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     mark: int | None = None
     """Token id of what parts the language from the text; None: an answer is the text alone."""
     asking: str = ""
-    """What is asked behind the sound; empty: the prompt is made of the texts above."""
+    """The question after the sound; empty: the prompt is made of the texts above."""
     translating: str = ""
     """What is asked for a text in English, whatever is spoken; empty: the model doesn't
     translate."""

@@ -23,9 +23,9 @@ _LOCK = "lock"
 class RuntimeDir:
     """A fresh 0700 folder under XDG_RUNTIME_DIR or the temporary folder; `remove` deletes it.
 
-    The folder is locked while its owner lives.  What an owner that was killed left behind is
-    found by its free lock and deleted by the next `create`.  A forked child has no part in the
-    lock: one that outlives its owner, be it because it stands still, doesn't keep the folder.
+    The folder is locked while its owner lives.  The folder of an owner that was killed is found by
+    its free lock and deleted by the next `create`.  A forked child doesn't hold the lock, so a
+    child that outlives the owner doesn't keep the folder.
     """
 
     def __init__(self, path: Path, lock: int) -> None:

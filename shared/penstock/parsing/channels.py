@@ -88,8 +88,8 @@ class Channels(WalkingParser):
             self._events.append(CallBegin(found["name"]))
             self._kind = CallArguments
             return
-        _, mark, behind = head.rpartition(form.channel)
-        match = _CHANNEL.match(behind)
+        _, mark, after = head.rpartition(form.channel)
+        match = _CHANNEL.match(after)
         channel = match[1] if mark and match is not None else ""
         self._kind = Reasoning if channel in form.thoughts else Content
 

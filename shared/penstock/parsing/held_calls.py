@@ -119,10 +119,11 @@ def _behind(form: CallFormat, written: Written, mark: str, tags: list[Node]) -> 
 
 
 def _bare(
-    form: CallFormat, written: Written, arguments: Mapping[str, Node], behind: Node
+    form: CallFormat, written: Written, arguments: Mapping[str, Node], following: Node
 ) -> list[Node]:
-    """Calls without marks, which an answer may begin with, if the format has them: as templates
-    write them, or objects whose first member is the name. behind: what comes after one."""
+    """Returns the nodes of calls without marks, which an answer may begin with, if the format has
+    them: as templates write them, or objects whose first member is the name. following: what comes
+    after one."""
     if not form.bare:
         return []
     if "object" not in form.bodies:
@@ -130,7 +131,7 @@ def _bare(
         return [
             {
                 "pattern": f"{head}{re.escape(name + written.head_end)}",
-                "content": sequence(node, behind),
+                "content": sequence(node, following),
             }
             for name, node in arguments.items()
         ]
@@ -143,7 +144,7 @@ def _bare(
     return [
         {
             "pattern": f'{head}"{re.escape(name)}"',
-            "content": sequence({"type": "regex", "pattern": comma}, node, behind),
+            "content": sequence({"type": "regex", "pattern": comma}, node, following),
         }
         for name, node in arguments.items()
     ]

@@ -42,9 +42,9 @@ Event = Content | Reasoning | CallBegin | CallArguments
 
 def merged(events: list[Event]) -> list[Event]:
     """Neighbours of the same kind joined, empty ones left out."""
-    told = [event for event in events if isinstance(event, CallBegin) or event.text]
+    shown = [event for event in events if isinstance(event, CallBegin) or event.text]
     result: list[Event] = []
-    for kind, alike in groupby(told, type):
+    for kind, alike in groupby(shown, type):
         if kind is CallBegin:
             result += alike
         else:

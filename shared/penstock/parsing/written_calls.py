@@ -42,7 +42,7 @@ def written_calls(
         values = form.arguments if isinstance(form.arguments, KeyedValues) else None
     tokens = form.tokens if isinstance(form, CallFormat) else ()
 
-    def told(text: str) -> str:
+    def text_of(text: str) -> str:
         for token in tokens:
             text = text.replace(token, mark(token))
         return text
@@ -50,53 +50,53 @@ def written_calls(
     texts = []
     for number, call in enumerate(calls):
         function = call["function"]
-        head = f"{function['name']}".join((told(written.begin), told(written.head_end)))
+        head = f"{function['name']}".join((text_of(written.begin), text_of(written.head_end)))
         if written.index:
             head = head.replace(written.index, str(number), 1)
-        arguments = _arguments(written, values, function.get("arguments") or {}, told)
-        texts.append(f"{head}{arguments}{told(written.end)}")
-    return told(written.before) + told(written.between).join(texts) + told(written.after)
+        arguments = _arguments(written, values, function.get("arguments") or {}, text_of)
+        texts.append(f"{head}{arguments}{text_of(written.end)}")
+    return text_of(written.before) + text_of(written.between).join(texts) + text_of(written.after)
 
 
 def _arguments(
-    written: Written, values: KeyedValues | None, arguments: Any, told: Callable[[str], str]
+    written: Written, values: KeyedValues | None, arguments: Any, text_of: Callable[[str], str]
 ) -> str:
     if isinstance(arguments, str):  # As OpenAI's API has them.
         return arguments
     if values is not None:
-        return "".join(_keyed(written, name, value, told) for name, value in arguments.items())
+        return "".join(_keyed(written, name, value, text_of) for name, value in arguments.items())
     if written.values is None:
         return getattr(arguments, "text", None) or _json(arguments)
-    return _members(written.values, arguments, (written.key, written.key_end), told)
+    return _members(written.values, arguments, (written.key, written.key_end), text_of)
 
 
-def _keyed(written: Written, name: str, value: Any, told: Callable[[str], str]) -> str:
+def _keyed(written: Written, name: str, value: Any, text_of: Callable[[str], str]) -> str:
     is_text = isinstance(value, str)
     end = written.key_end if is_text else written.json_key_end or written.key_end
     end = end.replace("TYPE", dict(written.types).get(_kind(value), ""))
     text = value if is_text else _json(value)
-    return f"{told(written.key)}{name}{told(end)}{text}{told(written.value_end)}"
+    return f"{text_of(written.key)}{name}{text_of(end)}{text}{text_of(written.value_end)}"
 
 
 def _members(
-    marks: ValueMarks, members: dict[str, Any], key: tuple[str, str], told: Callable[[str], str]
+    marks: ValueMarks, members: dict[str, Any], key: tuple[str, str], text_of: Callable[[str], str]
 ) -> str:
     names = sorted(members, key=str.lower) if marks.sorted_keys else members
-    before, behind = map(told, key)
+    before, behind = map(text_of, key)
     return marks.comma.join(
-        f"{before}{name}{behind}{_value(marks, members[name], told)}" for name in names
+        f"{before}{name}{behind}{_value(marks, members[name], text_of)}" for name in names
     )
 
 
-def _value(marks: ValueMarks, value: Any, told: Callable[[str], str]) -> str:
+def _value(marks: ValueMarks, value: Any, text_of: Callable[[str], str]) -> str:
     if value is True or value is False or value is None:
         return dict(zip((True, False, None), marks.words, strict=True))[value]
     if isinstance(value, dict):
-        return f"{{{_members(marks, value, marks.key, told)}}}"
+        return f"{{{_members(marks, value, marks.key, text_of)}}}"
     if isinstance(value, list):
-        return f"[{marks.comma.join(_value(marks, each, told) for each in value)}]"
+        return f"[{marks.comma.join(_value(marks, each, text_of) for each in value)}]"
     if isinstance(value, str) and marks.quote:
-        return f"{told(marks.quote)}{value}{told(marks.quote)}"
+        return f"{text_of(marks.quote)}{value}{text_of(marks.quote)}"
     return _json(value)
 
 

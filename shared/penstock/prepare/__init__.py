@@ -34,13 +34,12 @@ def prepare(
 
     model: alias, name on the hub, folder in the hub's format, or .gguf file.
     cache_dir: folder for prepared folders; default: the XDG cache.
-    progress: told, in a sentence, what takes time.
+    progress: called with a sentence about what takes time.
     copy_weights: copy weights that lie elsewhere into cache_dir, which is whole by itself then.
-    fetch: what is asked of the hub: for what isn't in its cache, for a newer version of what is, or
-    nothing.
+    fetch: what is downloaded from the hub: what its cache lacks, also newer versions, or nothing.
     model_impl: whose code describes the layers; auto: a family, or transformers' if there is none.
-    language_model_only: what a model sees with is left out.
-    mmproj: of a .gguf file, the path of the one with what it sees with.
+    language_model_only: leave out the vision tower.
+    mmproj: for a .gguf file, the path of the file with its vision tower.
     overrides: of settings in the model's own files, see penstock.prepare.overrides.
     Raises ModelNotFound, UnsupportedModel, or StartupError if a cache can't be written.
     """

@@ -1,4 +1,4 @@
-"""Tokens that the files beside a tokenizer add to it, or say more about.
+"""Tokens that other files of the tokenizer's folder add to it, or describe further.
 
 Source of the files, and of what counts: how transformers opens a tokenizer. With
 `added_tokens_decoder` in tokenizer_config.json, the older files don't count.

@@ -89,9 +89,9 @@ def check_config(config: ModelConfig, where: str) -> None:
 
 
 def stretched(config: Config) -> Config:
-    """Returns the config with the positions that yarn adds: as cards have users write it, and as
-    vLLM takes it, what is stated beside it may still be the length that the model was trained
-    with. For a config that `check_config` let pass."""
+    """Returns the config with its context length multiplied by yarn's factor: model cards ask users
+    to add yarn while max_position_embeddings may still be the trained length, as in vLLM. For a
+    config that `check_config` accepted."""
     reached = [
         int(rope.scaling.factor * rope.scaling.original_max_position)
         for rope in config.ropes

@@ -90,7 +90,7 @@ def _tell_differences(index: Path, places: dict[str, set[str]]) -> None:
         log.info("the index differs from the shards", index=str(index), tensors=shown)
 
 
-# A head beside an embedding that it is said to share.
+# An output head in a checkpoint whose config.json says that embeddings are tied.
 
 _EMBEDDING = re.compile(r"(?:^|\.)embed_tokens\.weight$")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|proj_out)\.weight$")

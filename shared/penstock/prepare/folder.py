@@ -37,9 +37,9 @@ _STALE_SECONDS = 3600.0
 
 
 def default_cache_dir() -> Path:
-    """$XDG_CACHE_HOME/penstock, or ~/.cache/penstock (XDG Base Directory Specification). Where a
-    home can't have it, a folder of this user's beside other temporary files. Raises StartupError
-    where there is neither."""
+    """Returns $XDG_CACHE_HOME/penstock, or ~/.cache/penstock (XDG Base Directory Specification).
+    Where the home isn't writable, a folder of this user's in the temporary folder. Raises
+    StartupError where that isn't either."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "penstock"

@@ -32,10 +32,9 @@ END_OF_DOCUMENT = (
     *("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|return|>", "[e~["),
     "<｜end▁of▁sentence｜>",
 )
-"""Texts of control tokens that end a document. A file has one place for an EOS id: where that is a
-turn's end, the document's, which the release's generation_config.json lists beside it, can only be
-found by its text. Tokens of other types with these texts are words, as `</s>` is in Gemma's
-HTML."""
+"""Texts of control tokens that end a document. A file has one EOS id: if that ends a turn, the
+document's, which the release's generation_config.json also lists, can only be found by its text.
+Tokens of other types with these texts are words, as `</s>` is in Gemma's HTML."""
 _CHANNELS = ("<|return|>", "<|flush|>")
 """Tokens by which a vocabulary is recognised in which `<|end|>` ends a part of an answer, not the
 answer."""
@@ -109,7 +108,7 @@ def add_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
 
 
 def _stripping(token: str, fields: Fields) -> dict[str, bool]:
-    """Whether a token takes the white space beside it. Files don't say it: the models with such
+    """Whether a token strips the white space around it. Files don't say it: the models with such
     tokens are known by name."""
     if token == "<mask>":
         return {"lstrip": True}

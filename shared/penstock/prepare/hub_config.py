@@ -149,8 +149,8 @@ def _decoder(fields: Fields, family: Family) -> ModelConfig:
 
 
 OF_TOKENS = ("_token_id", "_token_index")
-"""Ends of keys beside the sections about tower and decoder that name a token: where it stands for
-media, whoever reads how these are prepared asks for it."""
+"""Ends of keys outside the sections about tower and decoder that name a token: if it is a media
+token, the reader of the media's preparation looks it up."""
 
 
 def towers_of(fields: Fields) -> list[TowerFamily]:
@@ -299,8 +299,8 @@ def _of_halves(
 
 
 def _half(fields: Fields, key: str) -> Fields:
-    """A section. What old files have beside it under the key with `_dict` goes before, as in
-    transformers."""
+    """Returns a section. Old files also have it under the key with `_dict`, which takes precedence,
+    as in transformers."""
     section, older = fields.section(key), fields.section(f"{key}_dict")
     return older if older.values else section
 

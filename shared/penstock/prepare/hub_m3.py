@@ -33,8 +33,9 @@ def with_m3(
     tokenizer: HubTokenizer,
     settings: Fields,
 ) -> PoolingConfig | None:
-    """The pooling, with what the folder's further layers give beside an embedding. settings: of
-    tokenizer_config.json. Raises UnsupportedModel for layers that don't fit."""
+    """Returns the pooling, with the outputs of the folder's further layers in addition to an
+    embedding. settings: of tokenizer_config.json. Raises UnsupportedModel for layers that don't
+    fit."""
     if pooling is None or pooling.labels or pooling.late is not None or pooling.sparse is not None:
         return pooling
     if not isinstance(config, EncoderConfig) or config.space is not None:

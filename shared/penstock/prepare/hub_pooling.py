@@ -211,8 +211,8 @@ def _splade(
 
 
 def dense_of(path: Path, modules: list[dict[str, Any]], size: int) -> tuple[DenseLayer, ...]:
-    """The modules of type Dense, of which the first gets `size` numbers; there may be a Transformer
-    beside them. Raises UnsupportedModel for others."""
+    """Returns the modules of type Dense, of which the first gets `size` numbers. A Transformer is
+    ignored. Raises UnsupportedModel for other modules."""
     dense: list[DenseLayer] = []
     for module in modules:
         kind = str(module.get("type", "")).rpartition(".")[2]

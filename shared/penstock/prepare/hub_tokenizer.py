@@ -103,9 +103,9 @@ def _named_token(settings: Fields, key: str, ids: dict[str, int]) -> int | None:
 
 
 def tokenizer_of_folder(path: Path, settings: Fields, embeddings: int) -> HubTokenizer:
-    """settings: of tokenizer_config.json. embeddings: how many the model has; added tokens behind
-    them are left out. What the folder has in the place of a tokenizer.json is converted. Raises
-    UnsupportedModel."""
+    """Returns the tokenizer of a folder; what the folder has instead of a tokenizer.json is
+    converted. settings: of tokenizer_config.json. embeddings: how many the model has; added tokens
+    with larger ids are left out. Raises UnsupportedModel."""
     file = path / TOKENIZER
     if file.is_file():
         content = read_small(file, MAX_TOKENIZER_BYTES)
@@ -132,30 +132,30 @@ def tokenizer_of_folder(path: Path, settings: Fields, embeddings: int) -> HubTok
 
 
 def _with_embeddings(content: bytes, settings: Fields, embeddings: int) -> HubTokenizer | None:
-    """The tokenizer without its added tokens that the model has no embedding for: a picture's of
-    the models that see, beside one that doesn't (Gemma 3 1B), or one that only training needed.
-    None if others have none either, or a text begins or ends with one."""
+    """Returns the tokenizer without the added tokens that the model has no embedding for: the image
+    token in a text-only model of a family that sees (Gemma 3 1B), or one that only training needed.
+    None if ordinary tokens have none either, or a text begins or ends with such a token."""
     described = msgspec.json.decode(content)
     added = described.get("added_tokens") or []
-    behind = {token["content"] for token in added if token["id"] >= embeddings}
+    missing = {token["content"] for token in added if token["id"] >= embeddings}
     named = {
         key: value.get("content") if isinstance(value, dict) else value
         for key, value in settings.values.items()
         if key in ("bos_token", "eos_token")
     }
-    if not behind or behind & set(named.values()):
+    if not missing or missing & set(named.values()):
         return None
-    described["added_tokens"] = [token for token in added if token["content"] not in behind]
-    _leave_out(described["model"], behind)
+    described["added_tokens"] = [token for token in added if token["content"] not in missing]
+    _leave_out(described["model"], missing)
     shorter = msgspec.json.encode(described)
     pad = settings.values.get("pad_token")
-    if (pad.get("content") if isinstance(pad, dict) else pad) in behind:
+    if (pad.get("content") if isinstance(pad, dict) else pad) in missing:
         settings = settings.replaced({"pad_token": None})
     tokenizer = _sound(shorter, settings)
     found = _found(tokenizer, shorter, settings)
     if max(found.highest_id, *tokenizer.encode("").ids, 0) >= embeddings:
         return None
-    log.info("tokens without an embedding are left out", tokens=", ".join(sorted(behind)))
+    log.info("tokens without an embedding are left out", tokens=", ".join(sorted(missing)))
     return found
 
 

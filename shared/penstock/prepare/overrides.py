@@ -83,7 +83,8 @@ def _merged(own: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scaled(own: Mapping[str, Any], scaling: dict[str, Any], *, states: bool) -> dict[str, Any]:
-    """states: the positions are stated beside it. Those of yarn follow from it."""
+    """Returns the overrides with the positions that follow from yarn. states: the positions are
+    given explicitly as well."""
     stated = own.get(PARAMETERS)
     kept: dict[str, Any] = {}
     if isinstance(stated, dict) and "rope_theta" in stated:

@@ -84,7 +84,7 @@ def installed_path(model: PackagedModel) -> Path | None:
 
 
 Report = Callable[[str], None]
-"""Told, in a sentence, what takes time."""
+"""Called with a sentence about what takes time."""
 
 Fetch = Literal["missing", "newest", "never"]
 """What is asked of the hub: nothing if the model is in its cache; whether there is a newer one; or

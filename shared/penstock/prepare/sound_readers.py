@@ -175,23 +175,23 @@ def granite_sounds(
     projector = audio.projector
     if not isinstance(projector, QueryProjector):
         raise TypeError(f"{projector} has no windows")
-    rate, told = settings.integer("sampling_rate"), settings.section("melspec_kwargs")
+    rate, spectrum = settings.integer("sampling_rate"), settings.section("melspec_kwargs")
     hub.only(settings, padding_value=0.0)
     hub.only(
         settings,
         projector_window_size=projector.window,
         projector_downsample_rate=projector.window // projector.queries,
     )
-    hub.only(told, sample_rate=rate)
-    sizes = {name: told.integer(name, default) for name, default in _MEL.items()}
+    hub.only(spectrum, sample_rate=rate)
+    sizes = {name: spectrum.integer(name, default) for name, default in _MEL.items()}
     if rate != 2 * HIGHEST:
         raise settings.wrong("sampling_rate", f"{2 * HIGHEST:g}")
     frame, n_fft = sizes["win_length"], sizes["n_fft"]
     if not 2 <= frame <= n_fft <= MAX_FRAME or n_fft % 2 or not 1 <= sizes["hop_length"] <= n_fft:
-        raise told.wrong("n_fft", f"an even number up to {MAX_FRAME}, no less than win_length,")
+        raise spectrum.wrong("n_fft", f"an even number up to {MAX_FRAME}, no less than win_length,")
     if sizes["n_mels"] != audio.tower.mel_bins:
-        raise told.wrong("n_mels", f"{audio.tower.mel_bins}, half the encoder's input_dim,")
-    check_known(told, ())
+        raise spectrum.wrong("n_mels", f"{audio.tower.mel_bins}, half the encoder's input_dim,")
+    check_known(spectrum, ())
     check_known(settings, _HARMLESS_TO_GRANITE)
     mel = PairedMel(
         sampling_rate=rate,

@@ -65,7 +65,7 @@ class _Tekken(msgspec.Struct):
 
 
 class Tekken(msgspec.Struct, frozen=True, kw_only=True):
-    """ranks: token -> id, which is behind those of special tokens.  special: id -> text."""
+    """ranks: token -> id, not counting the special tokens before them.  special: id -> text."""
 
     pattern: str
     ranks: dict[bytes, int]

@@ -172,10 +172,10 @@ class TextFormatter(_PairFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         _, (_, level), (_, process), (_, event), *fields = self.pairs(record)
-        told = event if record.levelno < logging.WARNING else f"{level}: {event}"
+        shown = event if record.levelno < logging.WARNING else f"{level}: {event}"
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         rest = " ".join(f"{key}={quote(value)}" for key, value in fields)
-        said = "".join(map(_printable, told))
+        said = "".join(map(_printable, shown))
         return "  ".join(
             part
             for part in (

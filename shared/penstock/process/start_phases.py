@@ -89,7 +89,7 @@ class StartPhases:
         self._passed, self._processor, self._blocks = now, processor, usage.ru_inblock
 
     def done(self) -> None:
-        """Writes the file. A full disk is no fault of a start: then nobody is told."""
+        """Writes the file. Errors are ignored: a full disk doesn't fail a start."""
         noting, self._noting, file = self._noting, False, self._file
         if not noting or file is None:
             return
@@ -119,7 +119,7 @@ def born() -> float:
     say."""
     now = time.monotonic()
     try:
-        # Behind the name, which may hold anything; the fields are numbered from 3 there.
+        # After the name, which may contain anything; the fields are numbered from 3 there.
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         begun = int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - begun

@@ -22,7 +22,7 @@ class AskKV(msgspec.Struct, frozen=True, tag="ask_kv"):
 
     number: int
     layout: str
-    """Name of all that contents depend on beside their keys."""
+    """Names everything that contents depend on in addition to their keys."""
     keys: list[bytes]
     waits: bool = True
     """Whether the answer may wait a moment for blocks that are about to be written."""

@@ -229,8 +229,8 @@ class TokenSampling(msgspec.Struct, frozen=True, array_like=True):
     prompt_logprobs: int | None = None
     """Number of top alternatives to report for each prompt token; None for no log-probabilities."""
     logprob_ids: tuple[int, ...] = ()
-    """Ids that are reported in place of the top alternatives, beside the emitted token; empty: the
-    top ones are."""
+    """Ids that are reported instead of the top alternatives, in addition to the emitted token;
+    empty: the top ones are."""
 
 
 class Repetition(msgspec.Struct, frozen=True, array_like=True):

@@ -225,7 +225,7 @@ class Fault(msgspec.Struct, frozen=True, tag="fault"):
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
-    """The worker was told to stop and gives up the steps in flight; nobody is to blame."""
+    """The worker was asked to stop and abandons the steps in flight; this is no fault."""
 
 
 class Asleep(msgspec.Struct, frozen=True, tag="asleep"):

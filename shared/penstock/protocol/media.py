@@ -20,7 +20,7 @@ MAX_MEDIA_ITEMS = 256
 
 
 MEDIA_OVERHEAD = 4096
-"""Bytes that a prepared item counts for beside its own."""
+"""Bytes that a prepared item counts for in addition to its own."""
 
 
 MAX_MEDIA_SPANS = 16_384

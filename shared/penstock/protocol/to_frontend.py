@@ -102,7 +102,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", kw_only=True):
     max_loras: int = 0
     """Adapters that a step may have; 0: none are served, or an older engine core."""
     aligns: bool = True
-    """False where its settings rule out that tokens are told when they were spoken."""
+    """False where its settings rule out timestamps of tokens."""
     pauses: bool = False
     """Whether it supports SetPaused."""
     sleeps: bool = False
@@ -352,7 +352,7 @@ class Status(msgspec.Struct, frozen=True, tag="status", kw_only=True, omit_defau
     missing: tuple[int, ...] = ()
     """Ranks that have no worker, whether it is to load or to sleep."""
     arithmetic: tuple[str, ...] = ()
-    """What `fingerprint` covers beside the model, in words: kernels, numbers and sampler,
+    """What `fingerprint` covers in addition to the model, in words: kernels, numbers and sampler,
     instruction set, layout of ranks. Empty until the worker is ready."""
 
 

@@ -1,5 +1,5 @@
-"""Messages from the engine core to a worker about what steps to come use: grammars, media and
-adapters. They are handled beside steps."""
+"""Messages from the engine core to a worker about what coming steps use: grammars, media and
+adapters. They are handled concurrently with steps."""
 
 from __future__ import annotations
 

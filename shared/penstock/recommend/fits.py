@@ -18,9 +18,9 @@ PER_VOCABULARY = 2048
 """Bytes that they take for each token of the vocabulary: tokenizers and grammars. With PROCESSES,
 measured for vocabularies of 49,152, 151,936 and 262,144 tokens (0.4, 0.6 and 0.8 GiB)."""
 PER_LAYER = 0.1e-3
-"""Seconds that a layer takes of a token beside reading: attention, norms, waiting for one another.
-From loadtest/results/inprocess.md, decoding one stream without drafts: SmolLM2-135M, of which
-5.4 ms a token are 2.8 of reading, and 1.5 billion random weights, 25.3 ms and 21.9."""
+"""Seconds per layer and token in addition to reading weights: attention, norms, synchronisation of
+threads. From loadtest/results/inprocess.md, decoding one stream without drafts: SmolLM2-135M, of
+which 5.4 ms a token are 2.8 of reading, and 1.5 billion random weights, 25.3 ms and 21.9."""
 COMFORTABLE = 5.0
 """Tokens per second, about as fast as people read: models that are slower come after the rest."""
 ORDINARY = 30e9

@@ -91,7 +91,7 @@ class SamplingParams(msgspec.Struct, kw_only=True):
     max_tokens: None means as many as the context allows.
     logprobs: None for none, else how many top alternatives to report for each token.
     logprob_token_ids: token ids whose log-probabilities are reported in place of the top
-        alternatives, beside the token itself.
+        alternatives, in addition to the token itself.
     prompt_logprobs: the same as logprobs for each token of the prompt.
     structured_outputs: what the text must look like; see StructuredOutputs.
     output_kind: what a stream of AsyncLLM yields.
@@ -175,8 +175,8 @@ class SamplingParams(msgspec.Struct, kw_only=True):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Alternatives that are reported for each token, beside ids that are listed; None: no
-        log-probabilities are."""
+        """Returns the number of alternatives that are reported for each token, in addition to
+        listed ids; None: no log-probabilities are."""
         return 0 if self.logprob_token_ids else self.logprobs
 
     @property

@@ -61,7 +61,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, frozen=True):
         self.definition()
 
     def definition(self) -> Grammar:
-        """What the engine is told."""
+        """Returns the grammar in the engine's form."""
         if self.json is not None:
             return Grammar("json_schema", _json_text("json", self.json))
         if self.regex is not None:

@@ -31,12 +31,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """tenant: who asks, empty for nobody in particular.  priority: lower is sooner.
     deadline: on this process's monotonic clock, seconds; None: whenever.  cache_salt: of a tenant's
     requests, those with the same salt may use each other's KV blocks.
-    grant: what the tenant may have; None: what the engine core was told of it.
-    adapter: that is applied to the model; None: the model alone.  background: nobody waits for
-    it, so it stands after all that somebody waits for.  session: the conversation that it is a
-    turn of; None: of none.  claim: by what its answer is found again; None: it is not.  shared:
-    equal requests that are open at once may be computed once.  fingerprint: the only one that it
-    may be computed with; None: any."""
+    grant: the tenant's limits; None: those that the engine core was started with.
+    adapter: that is applied to the model; None: the model alone.  background: nobody waits for it,
+    so it stands after all that somebody waits for.  session: the conversation that it is a turn of;
+    None: of none.  claim: the key that its answer is found again by; None: it isn't.  shared: equal
+    requests that are open at once may be computed once.  fingerprint: the only one that it may be
+    computed with; None: any."""
 
     tenant: str = ""
     priority: int = 0

@@ -5,11 +5,11 @@ restarts     when a dead child is started again, and when that is given up (sans
 child        one child process: start, watch, stop
 ahead        processes that are forked before the model is known
 fork_server  the process that gateways are forks of
-front        what gateways and the others that dial engine cores are told
+front        configures gateways and the others that dial engine cores
 rolling      restarts the gateways one after the other, and asks whether one is ready
-replicas     engine cores and their workers: what each process is told, and gets of the machine
+replicas     engine cores and their workers: settings and share of the machine of each
 models       several models, of which some are loaded
 preparing    makes prepared folders before anything is started
 data_lock    keeps the data folder to one running system
-report       tells the program that started us, over a pipe
+report       reports to the program that started us, over a pipe
 """

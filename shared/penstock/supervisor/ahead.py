@@ -1,9 +1,9 @@
 """Processes that the supervisor forks ahead: before it has threads, an event loop or a model.
 
 They share the pages of what it has imported, and import what else their roles need while the model
-is looked for. Then they wait to be told which process to be. By the time that one dies, the
-supervisor has threads, whose locks a fork would find held: what takes its place is executed, or
-forked elsewhere (`fork_server`).
+is looked for. Then they wait for a message that says which process to become. By the time that one
+dies, the supervisor has threads, whose locks a fork would find held, so its successor is executed,
+or forked elsewhere (`fork_server`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.process.children import die_with_parent, set_title
 from penstock.process.start_phases import START
 
 MESSAGE = 1 << 16
-"""Bytes of what a process is told, at most."""
+"""Most bytes of the message that says which process to become."""
 FILES = 16
 """Files that it gets, at most."""
 THREADS = Path("/proc/self/task")
@@ -45,8 +45,8 @@ class Role(Protocol):
     """What is done in a fork."""
 
     def imports(self, role: str) -> None:
-        """Imports what every process of the role does. Raises nothing: what can't be imported is
-        said when the process is told what to be."""
+        """Imports what every process of the role does. Raises nothing: a failed import fails again,
+        with its error, once the process starts its role."""
 
     def run(self, words: Sequence[str]) -> NoReturn:
         """Runs the command and ends the process."""
@@ -92,8 +92,8 @@ class ForkedProcess:
 
 
 class ForkedAhead:
-    """The processes that wait, by role, each with the socket by which it is told what to be.
-    Without roles, there are none."""
+    """Waiting processes, by role, each with the socket that its message comes through. Without
+    roles, there are none."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[tuple[ForkedProcess, socket.socket]]] = {}
@@ -119,12 +119,12 @@ class ForkedAhead:
         """A process that is running this command, whose first word is the role; None if there is
         none left. To be called in the event loop."""
         waiting = self._waiting.get(words[0], [])
-        told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
+        message = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
         while waiting:
             process, ours = waiting.pop(0)
             try:
                 with ours:
-                    socket.send_fds(ours, [told], inherited)
+                    socket.send_fds(ours, [message], inherited)
             except OSError:
                 process.drop()
                 continue
@@ -184,10 +184,10 @@ def _become(role: str, run: Role, theirs: socket.socket, parent: int) -> NoRetur
         START.report_to(None)
         run.imports(role)
         START.passed("imports ahead")
-        told = _hear(theirs)
-        if told is not None:
+        order = _hear(theirs)
+        if order is not None:
             START.passed("waiting for the model")
-            run.run(told.words)
+            run.run(order.words)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -218,20 +218,20 @@ def _hear(theirs: socket.socket) -> Told | None:
         message, received, *_ = socket.recv_fds(theirs, MESSAGE, FILES)
     if not message:
         return None
-    told = msgspec.json.decode(message, type=Told)
-    adopt(told, received)
-    return told
+    order = msgspec.json.decode(message, type=Told)
+    adopt(order, received)
+    return order
 
 
-def adopt(told: Told, received: Sequence[int]) -> None:
+def adopt(order: Told, received: Sequence[int]) -> None:
     """Takes over the environment and the files that this process is to have."""
     import fcntl
 
-    os.environ.update(told.environment)
-    free = max(told.inherited, default=2) + 1  # Where files are while they change places.
+    os.environ.update(order.environment)
+    free = max(order.inherited, default=2) + 1  # Where files are while they change places.
     high = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, free) for file in received]
     for file in received:
         os.close(file)
-    for file, place in zip(high, told.inherited, strict=True):
+    for file, place in zip(high, order.inherited, strict=True):
         os.dup2(file, place)
         os.close(file)

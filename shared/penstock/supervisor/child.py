@@ -34,7 +34,7 @@ killed when they wake."""
 class ChildSpec:
     """What to run. name: as ps and the logs show it.  arguments: those of the penstock command.
     inherited: file descriptors that it gets.  grace: seconds between SIGTERM and SIGKILL.
-    environment: variables beside the supervisor's own."""
+    environment: variables in addition to the supervisor's own."""
 
     name: str
     arguments: tuple[str, ...]

@@ -135,10 +135,10 @@ class ForkServer:
         self, words: Sequence[str], inherited: Sequence[int], environment: Mapping[str, str]
     ) -> ForkedProcess | None:
         """A process that is running this command; None if there is none in time."""
-        told = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
+        message = msgspec.json.encode(Told(list(words), dict(environment), list(inherited)))
         while True:
             asked = self._process
-            forked = await asked.fork(told, inherited)
+            forked = await asked.fork(message, inherited)
             if forked is not None or asked is self._process:
                 return forked
             # It was renewed meanwhile.
@@ -214,9 +214,9 @@ class _Process:
                 raise
         return ours
 
-    async def fork(self, told: bytes, inherited: Sequence[int]) -> ForkedProcess | None:
-        """One that does as it is told; None if there is none in time."""
-        with suppress(OSError, ValueError, TimeoutError), self._ask(told, inherited) as answering:
+    async def fork(self, order: bytes, inherited: Sequence[int]) -> ForkedProcess | None:
+        """Returns a process forked for the order; None if there is none in time."""
+        with suppress(OSError, ValueError, TimeoutError), self._ask(order, inherited) as answering:
             async with asyncio.timeout(self._patience) as waiting:
                 looking = asyncio.create_task(self._look(waiting))
                 try:
@@ -267,7 +267,8 @@ def _adopt_orphans() -> None:
 
 
 async def _collect_orphans() -> None:
-    """Waits for what others have left behind, such as the helpers of a gateway that was killed."""
+    """Reaps processes that others have orphaned, such as the helpers of a gateway that was
+    killed."""
     loop, died = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGCHLD, died.set)
     try:
@@ -357,10 +358,10 @@ def _become(message: bytes, files: list[int], run: Role, supervisor: int) -> NoR
         asked, *inherited = files
         if not _is_awaited(asked):
             os._exit(0)
-        told = msgspec.json.decode(message, type=Told)
-        adopt(told, inherited)
+        order = msgspec.json.decode(message, type=Told)
+        adopt(order, inherited)
         START.begin_anew()
-        run.run(told.words)
+        run.run(order.words)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,4 +1,4 @@
-"""The processes that dial engine cores, gateways, batches and gRPC: what they are told."""
+"""Arguments of the processes that dial engine cores: gateways, batches and gRPC."""
 
 from __future__ import annotations
 

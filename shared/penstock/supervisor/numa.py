@@ -49,11 +49,11 @@ def with_nodes(config: ServeConfig, model_dir: Path, on_gpus: Callable[[], bool]
     if found is None:
         log.info("numa auto changes nothing", reason=elsewhere or "fewer than two usable nodes")
         return _with(config, None, None)
-    told = {"ranks": written(found.ranks), "threads": found.threads}
+    fields = {"ranks": written(found.ranks), "threads": found.threads}
     if found.why:
-        log.warning("not one rank for each NUMA node", reason=found.why, **told)
+        log.warning("not one rank for each NUMA node", reason=found.why, **fields)
     else:
-        log.info("one rank for each NUMA node", **told)
+        log.info("one rank for each NUMA node", **fields)
     return _with(config, found.ranks, found.threads)
 
 

@@ -83,8 +83,8 @@ class Preparation:
 
 
 async def with_draft_folder(config: EngineConfig, preparation: Preparation) -> EngineConfig:
-    """Returns a configuration that names what drafts beside the model by its prepared folder, made
-    if it isn't there. Raises StartupError or Stopped."""
+    """Returns a configuration that names the draft model by its prepared folder, which is made if
+    it is missing. Raises StartupError or Stopped."""
     wanted = config.speculation.config
     if wanted is None or not wanted.model:
         return config

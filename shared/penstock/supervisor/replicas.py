@@ -1,4 +1,4 @@
-"""Several engine cores on one machine, each with its workers: what its processes are told."""
+"""Several engine cores on one machine, each with its workers: their arguments."""
 
 from __future__ import annotations
 
@@ -154,7 +154,8 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """A process beside the engine core for each rank, with a GPU of its own where there are any.
+    """Starts a process next to the engine core for each rank, with a GPU of its own where there are
+    any.
 
     Raises StartupError where there are too few.
     """
@@ -356,9 +357,9 @@ def _roles(text: str, count: int) -> list[KVRole]:
 
 
 def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
-    """The settings of engine core `number` of `count`: its part of threads and memory, and places
-    of its own.  All its ranks are told the same, so threads are a rank's, and so is memory.  What
-    was said of one (`--threads`, `--num-kv-blocks`) holds for each."""
+    """Returns the settings of engine core `number` of `count`: its part of threads and memory, and
+    paths of its own.  All its ranks get the same, so threads and memory are given per rank.  What
+    was set for one (`--threads`, `--num-kv-blocks`) holds for each."""
     ranks = engine.parallel.ranks
     if count * ranks == 1:
         return engine
@@ -389,7 +390,7 @@ def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:
 
 def _own_ports(metrics: MetricsSettings, number: int, ranks: int) -> MetricsSettings:
     """The ports given are the first engine core's and its rank 0's; the others' follow them. A
-    worker adds its rank to what it is told."""
+    worker adds its rank to the port it gets."""
     changed, last = {}, 0
     for name, each in (("engine_metrics_port", 1), ("worker_metrics_port", ranks)):
         if port := getattr(metrics, name):  # 0 is any free one for each.

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 
 FINAL_STARTUP_FAILURE = 78
-"""Exit code of a child that can never start as it was told to (EX_CONFIG of sysexits.h)."""
+"""Exit code of a child that can never start with its configuration (EX_CONFIG of sysexits.h)."""
 
 OUT_OF_MEMORY = 71
 """Exit code of a child that the machine had no memory for (EX_OSERR of sysexits.h)."""

@@ -187,8 +187,8 @@ async def engine_ready(endpoints: str, settings: TransportSettings) -> None:
 
     def ready() -> bool:
         heard = [event for each in sessions for event in each.take(time.monotonic())]
-        told = [event.message for event in heard if isinstance(event, Received)]
-        return any(isinstance(each, Status) and each.ready for each in told)
+        messages = [event.message for event in heard if isinstance(event, Received)]
+        return any(isinstance(each, Status) and each.ready for each in messages)
 
     try:
         while not ready():

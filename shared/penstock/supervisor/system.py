@@ -52,7 +52,7 @@ SHUTDOWN_MARGIN = 2.0
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """What `penstock serve` was told besides the configuration.
+    """What `penstock serve` is given in addition to the configuration.
 
     http: whether there are gateways.  endpoints: where engine cores listen.  report: the pipe to
     whoever started us.
@@ -339,8 +339,8 @@ async def _first_of(*tasks: asyncio.Task[Any], background: asyncio.Task[Any]) ->
 
 
 def run_system(config: ServeConfig, options: SystemOptions) -> bool:
-    """Serves until it is told to stop. False: Ctrl-C came before it was ready. Raises StartupError;
-    the report pipe hears of that too."""
+    """Serves until it is asked to stop. False: Ctrl-C came before it was ready. Raises
+    StartupError; the report pipe gets that too."""
 
     async def main() -> bool:
         system = System(config, options)

@@ -150,7 +150,7 @@ class Arrangement:
         return self._shows_tools is not None
 
     def shows_tools(self) -> bool:
-        """Whether the model is told of the tools that it may call."""
+        """Whether the template shows the model the tools that it may call."""
         if self._shows_tools is None:
             self._shows_tools = shows_tools(self._filled)
         return self._shows_tools

@@ -45,15 +45,15 @@ class PackedMessages:
 def with_texts(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Place]]:
     """The messages with texts for SentArguments, and where these stand."""
     places: list[Place] = []
-    told = []
+    kept = []
     for at, message in enumerate(messages):
         calls = message.get("tool_calls")
         if not isinstance(calls, list):
-            told.append(message)
+            kept.append(message)
             continue
         written = [_text_of_call(call) for call in calls]
         places += [(at, number) for number, text in enumerate(written) if text is not None]
-        told.append(
+        kept.append(
             {
                 **message,
                 "tool_calls": [
@@ -62,7 +62,7 @@ def with_texts(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
                 ],
             }
         )
-    return told, places
+    return kept, places
 
 
 def read_texts(messages: list[dict[str, Any]], places: Sequence[Place]) -> None:

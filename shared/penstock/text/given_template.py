@@ -10,7 +10,8 @@ MAX_BYTES = 1 << 20
 
 
 def read_template(given: str) -> str:
-    """given: the name of a file, or the template itself, which is told by its `{` or line breaks.
+    """given: the name of a file, or the template itself, which is recognised by its `{` or line
+    breaks.
 
     Raises StartupError for a file that can't be read, and for a template that doesn't compile.
     """

@@ -61,7 +61,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     @contextmanager
     def running(self, given: Any, now: int | None = None) -> Iterator[None]:
         """Holds what a template is given while it runs. given: its variables, of which no list can
-        be changed. now: the time that it is told, Unix, seconds; None: the clock's."""
+        be changed. now: its current time, Unix, seconds; None: the clock's."""
         self._given, self._given_lists, self._now = given, None, now
         try:
             yield

@@ -1,10 +1,10 @@
-"""Calls, their results, and thoughts beside them, of which a chat template would leave something
-out: they are put where it does show them.
+"""Calls, their results and thoughts that a chat template would drop: they are moved to where it
+shows them.
 
 Some templates were written without calls: an assistant's turn that is nothing but a call is then an
-empty turn, and the tool's result answers nobody. Others drop thoughts where a text stands beside a
-call. As with turns (see `penstock.text.template_shape`), a template is shown short conversations,
-and what it makes of them tells.
+empty turn, and the tool's result follows no call. Others drop thoughts of a turn with both a text
+and a call. As with turns (see `penstock.text.template_shape`), this is found by rendering short
+conversations.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _TOOL = "borage"
 
 @dataclass(frozen=True, slots=True)
 class ShownCalls:
-    """alone, beside: whether calls are shown in a turn without a text, and beside one.  results:
-    whether what tools gave is."""
+    """alone, beside: whether calls are shown in a turn without a text, and in one with a text.
+    results: whether tools' results are."""
 
     alone: bool = True
     beside: bool = True
@@ -44,10 +44,10 @@ def shown_calls(render: Render, write: WriteCalls) -> ShownCalls:
     if not _shows(render, [_user(), _assistant(_SAID)], (_ASKED, _SAID)):
         return ShownCalls()
     alone = _shows(render, [_user(), _assistant("", calls=True)], (_TOOL, _CALLED))
-    beside = _shows(render, [_user(), _assistant(_SAID, calls=True)], (_SAID, _TOOL, _CALLED))
-    shown = ShownCalls(alone, beside)
-    told = with_calls([_user(), _assistant("", calls=True), _result()], shown, write)
-    return ShownCalls(alone, beside, _shows(render, told, (_ASKED, _CALLED, _RESULT)))
+    with_text = _shows(render, [_user(), _assistant(_SAID, calls=True)], (_SAID, _TOOL, _CALLED))
+    shown = ShownCalls(alone, with_text)
+    probe = with_calls([_user(), _assistant("", calls=True), _result()], shown, write)
+    return ShownCalls(alone, with_text, _shows(render, probe, (_ASKED, _CALLED, _RESULT)))
 
 
 def with_calls(messages: list[Message], shown: ShownCalls, write: WriteCalls) -> list[Message]:
@@ -88,8 +88,8 @@ def _text(content: Any) -> str:
 
 
 Beside = Literal["kept", "merged", "dropped"]
-"""What becomes of thoughts along with a text and calls.  merged: the text is put behind them, as
-gpt-oss's template asks for.  dropped: the template shows none, by its own rule."""
+"""How thoughts are passed in a turn with a text and calls.  merged: the text is appended to them,
+as gpt-oss's template needs.  dropped: the template shows none, by its own rule."""
 
 
 def thoughts_beside(render: Render, names: Sequence[str]) -> Beside:
@@ -112,7 +112,8 @@ def merged(message: Message, names: Sequence[str], way: Beside) -> Message:
 
 
 def shows_tools(render: Callable[..., str]) -> bool:
-    """Whether a model is told of the tools that it may call. render: also takes `tools`."""
+    """Whether the template shows the model the tools that it may call. render: also takes
+    `tools`."""
     schema = {"type": "object", "properties": {_CALLED: {"type": "string", "description": "A"}}}
     function = {"name": _TOOL, "description": _SAID, "parameters": schema}
     try:

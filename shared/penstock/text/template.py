@@ -43,8 +43,8 @@ WriteCalls = Callable[[Sequence[dict[str, Any]], Callable[[str], str]], str]
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
     """A conversation in its template. text: for people to look at, not to be encoded: in it, a
-    message's special tokens can't be told from the template's.  encode: the token
-    ids, of at most so many tokens as `Tokenizer.encode` has it.
+    message's special tokens look the same as the template's.  encode: the token ids, of at most so
+    many tokens as `Tokenizer.encode` has it.
     changed: with another text, made of the one in which messages' special tokens are broken."""
 
     text: str
@@ -153,8 +153,8 @@ class ChatTemplate:
         **kwargs: Any,
     ) -> RenderedChat:
         """Text of a conversation, filled in an event loop; the ids are left to the caller, as they
-        may take time. now: the time that the template is told, Unix, seconds; None: the clock's.
-        Other arguments are those of `encode`.
+        may take time. now: the template's current time, Unix, seconds; None: the clock's. Other
+        arguments are those of `encode`.
 
         What the template is given besides messages may be msgspec.Raw of msgpack.
         """
@@ -199,8 +199,8 @@ class ChatTemplate:
         conversation whose turns are not simple asks the template, and blocks meanwhile. write:
         calls, where it shows none; None: they are left to it.  traits: of the messages; None: they
         are looked for."""
-        told = None if write is None else lambda calls: write(calls, self._mark)
-        return self._arrangement.of(messages, told, traits or traits_of(messages))
+        write_marked = None if write is None else lambda calls: write(calls, self._mark)
+        return self._arrangement.of(messages, write_marked, traits or traits_of(messages))
 
     def arranges_at_once(self, traits: Traits) -> bool:
         """Whether `arranged` asks nothing for a conversation with these."""
@@ -212,7 +212,7 @@ class ChatTemplate:
         return self._arrangement.knows_tools
 
     def shows_tools(self) -> bool:
-        """Whether the model is told of the tools that it may call; asks the template once, and
+        """Whether the template shows the model the tools that it may call. Renders it once, and
         blocks meanwhile."""
         return self._arrangement.shows_tools()
 
@@ -251,15 +251,15 @@ class ChatTemplate:
         apart: bool = True,
         now: int | None = None,
     ) -> Fill:
-        told: Any
+        shown: Any
         messages = given["messages"]
         if isinstance(messages, PackedMessages):
-            told, written = messages.packed, messages.places
+            shown, written = messages.packed, messages.places
         else:
-            told, written = with_texts(messages)
+            shown, written = with_texts(messages)
         return Fill(
             self._number,
-            {**given, "messages": told},
+            {**given, "messages": shown},
             MAX_RENDERED_LENGTH,
             apart=apart,
             continued=continued,

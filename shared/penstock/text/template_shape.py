@@ -68,14 +68,14 @@ def _shows_calls(render: Callable[[list[Message]], str], count: int) -> bool:
     asked, *words = _WORDS[: 1 + 2 * count]
     ids = [f"probe000{number}" for number in range(count)]
     calls = [_call(id, word) for id, word in zip(ids, words, strict=False)]
-    told = [
+    head = [
         {"role": "tool", "tool_call_id": id, "name": "probe", "content": word}
         for id, word in zip(ids, words[count:], strict=True)
     ]
     messages: list[Message] = [
         {"role": "user", "content": asked},
         {"role": "assistant", "content": "", "tool_calls": calls},
-        *told,
+        *head,
     ]
     return _shows_in_order(render, messages, (asked, *words))
 
@@ -99,8 +99,8 @@ def _space_behind(render: Callable[[list[Message]], str], ending: str) -> str:
         text = render([{"role": "user", "content": asked}, turn])
     except InvalidRequest:
         return ""
-    _, _, behind = text.partition(said)
-    return behind[: len(behind) - len(behind.lstrip())] if word in behind else ""
+    _, _, after = text.partition(said)
+    return after[: len(after) - len(after.lstrip())] if word in after else ""
 
 
 def without_space(message: Message, space: str) -> Message:
@@ -136,8 +136,8 @@ def arranged(messages: list[Message], shape: TurnShape) -> list[Message]:
     """The messages in turns that the template shows.
 
     System messages in front become one where it takes one. A later one becomes the user's words
-    where it takes none there, in the user's turn beside it. Turns of one role in a row become one.
-    Several calls in one turn become a turn each, with the call's result after it. What a
+    where it takes none there, in the neighbouring user's turn. Turns of one role in a row become
+    one. Several calls in one turn become a turn each, with the call's result after it. What a
     conversation becomes is the beginning of what a longer one does, so prefixes are kept.
     """
     turns = _Turns(shape)
@@ -200,9 +200,9 @@ class _Turns:
         first turn."""
         groups = self._groups
         if groups and groups[0][0]["role"] == "system" and not self._shape.system:
-            told = [{"role": "user", "content": each["content"]} for each in groups[0]]
+            system = [{"role": "user", "content": each["content"]} for each in groups[0]]
             user = len(groups) > 1 and groups[1][0]["role"] == "user"
-            groups = [told + groups[1], *groups[2:]] if user else [told, *groups[1:]]
+            groups = [system + groups[1], *groups[2:]] if user else [system, *groups[1:]]
         return [_joined(group) for group in groups]
 
     def _add(self, message: Message, *, joins: bool) -> None:
@@ -268,7 +268,7 @@ def takes_thoughts(render: Callable[[list[dict[str, Any]]], str]) -> bool:
     """Whether an assistant's content may have parts that are thoughts, as Ministral's may.
     render: fills the template with a conversation; may raise InvalidRequest."""
     said = {"role": "assistant", "content": [thought_part(_WORD), {"type": "text", "text": "A"}]}
-    return _shows_content(lambda told: render([*one_message("Q"), told, *one_message("R")]), said)
+    return _shows_content(lambda probe: render([*one_message("Q"), probe, *one_message("R")]), said)
 
 
 def thought_part(thoughts: str) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class Tokenizer:
         return 0 <= token < self.vocab_size and self.table.texts[token] is not None
 
     def prepare(self) -> None:
-        """Makes what the first request would wait for, and other streams beside it."""
+        """Builds what the first request would otherwise wait for, along with other streams."""
         self._continuing  # noqa: B018  And with it what it is made from.
         if self.table.byte_fallback is None:
             self.visible_bytes(skip_special_tokens=True)

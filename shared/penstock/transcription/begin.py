@@ -70,10 +70,10 @@ async def _asked(
     content = f"{marks.of('audio')}{question}" if shape.texts else parts
     rendered = await template.rendered(messages=[{"role": "user", "content": content}])
     whole = rendered.text.replace(marks.of("audio"), own.placeholder)
-    before, found, behind = whole.partition(own.placeholder)
+    before, found, rest = whole.partition(own.placeholder)
     if not found:
         raise InvalidRequest("the chat template shows no sound", code="unsupported_value")
-    return msgspec.structs.replace(facts, begin=before, behind=behind)
+    return msgspec.structs.replace(facts, begin=before, behind=rest)
 
 
 async def begin(

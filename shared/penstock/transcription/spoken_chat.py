@@ -86,9 +86,9 @@ class ChatTranscriber:
         return await sampled(self._client, prompt, params, name=self._name, terms=self._terms)
 
     def _segment(self, answer: SampledText, seek: int, end: int) -> Segment | None:
-        told, ids = _parted(answer.token_ids, self.facts.mark)
+        named, ids = _parted(answer.token_ids, self.facts.mark)
         text = self._tokenizer.decode(ids).strip()
-        language = self.language or self._code(told)
+        language = self.language or self._code(named)
         if self._count == 0:
             self.language = language
         if not text:
@@ -110,11 +110,11 @@ class ChatTranscriber:
         self._count += 1
         return found
 
-    def _code(self, told: list[int]) -> str | None:
+    def _code(self, named: list[int]) -> str | None:
         """The language that stands before the mark."""
         if self.facts.mark is None:
             return None
-        text = self._tokenizer.decode(told).strip()
+        text = self._tokenizer.decode(named).strip()
         codes = {
             self.facts.naming.format(name): code for code, name in self.facts.languages.items()
         }

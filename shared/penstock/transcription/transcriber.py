@@ -18,8 +18,7 @@ from penstock.transcription.wishes import Wishes, context_of, language_of, task_
 # From tokens and their times to words and theirs.
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-"""Codes of languages that are written without blanks between words: each piece of text that is
-whole is told as a word."""
+"""Codes of languages that are written without spaces: each whole piece of text counts as a word."""
 _LEADS = frozenset("\"'“¡¿([{-")
 """Belongs to the word after it."""
 _TRAILS = frozenset("\"'.。,，!！?？:：”)]}、")

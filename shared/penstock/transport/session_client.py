@@ -42,9 +42,9 @@ EARLIEST = 0.5
 """The least part of a pause before dialling again that is waited: many who have lost the same
 engine core don't come back at the same moment."""
 ALONG = 0.8
-"""Beat intervals of silence after which a beat goes along where the other side has just been heard:
-then this process is awake anyway, and so is the engine core, which has told all its front ends
-something and gets their beats together."""
+"""Beat intervals of silence after which a beat is sent right after receiving from the other side:
+then this process is awake anyway, and so is the engine core, which has just sent to all its front
+ends and gets their beats together."""
 
 
 class SessionClient(Inbound[Incoming]):
@@ -112,8 +112,8 @@ class SessionClient(Inbound[Incoming]):
         return max(0.0, min(beats, silent) - now)
 
     def due(self) -> bool:
-        """Whether a turn would find something now. Whoever has sent asks this, with the lock: what
-        came meanwhile, the descriptor of `socket` may have told before."""
+        """Whether a turn would find something now. Whoever has sent asks this, with the lock: the
+        descriptor of `socket` may already have signalled what came meanwhile."""
         with self.lock:
             return self.more or (self.socket is not None and is_readable(self.socket))
 

@@ -74,8 +74,8 @@ class Numbering:
     """Numbers both directions of a session from 0 and knows when the peer was last heard.
 
     boot: what outgoing headers carry.  expected_boot: what incoming ones must carry; None while
-    unknown (at a client, before the engine's first message).  At a server, told: the owner knows
-    of the session; over: it is to hear no more of it.
+    unknown (at a client, before the engine's first message).  At a server, told: the owner was
+    notified of the session; over: it gets no more of its events.
     """
 
     __slots__ = (
@@ -129,8 +129,8 @@ def join(header: bytes, parts: Sequence[bytes]) -> bytes:
 
 
 def split(message: bytes) -> list[bytes]:
-    """[header, *parts] of what `join` made. Where it is a memoryview, so is the part behind the
-    header, without a copy: it is there to be decoded. Raises BadFrame."""
+    """Returns [header, *parts] of what `join` made. If it is a memoryview, the part after the
+    header is one too, not a copy: only decode it. Raises BadFrame."""
     parts, at = [bytes(message[: _HEADER.size])], _HEADER.size
     while at < len(message):
         begin = at + _LENGTH.size

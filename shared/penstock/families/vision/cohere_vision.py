@@ -104,7 +104,8 @@ PLACEHOLDER = "<image>"
 
 
 def pictures_of_command(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """A token stands behind each tile. The settings' patch_size is embeddings in a row of one."""
+    """How Command's pictures are prepared: a token follows each tile. The settings' patch_size is
+    the number of embeddings in a row of a tile."""
     image = _canvas(settings, config, fitting=True, tile_end=LINE)
     side = int(image.rows**0.5)
     if settings.integer("patch_size", side) != side:

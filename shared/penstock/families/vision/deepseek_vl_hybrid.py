@@ -1,5 +1,5 @@
-"""DeepSeek-VL 7B: a SigLIP tower over a picture and SAM's layers over a larger one, convolutions
-behind these, products of both side by side, and Llama.
+"""DeepSeek-VL 7B: a SigLIP tower over a picture and SAM's layers over a larger one, followed by
+convolutions, products of both concatenated, and Llama.
 
 Source: DeepSeek-AI, "DeepSeek-VL: towards real-world vision-language understanding", 2024; keys and
 defaults: transformers' DeepseekVLHybridConfig.

@@ -73,7 +73,7 @@ def mobilenet(widths: tuple[int, ...], side: int) -> MobileNetSpec:
 
 
 def _pairs(count: int, query: QueryBlock, width: int) -> list[MobileBlock]:
-    """Attention, and a block behind it, so many times."""
+    """Returns `count` pairs of attention and the block that follows it."""
     return [query, InvertedBlock(outputs=width, expansion=2)] * count
 
 
@@ -193,7 +193,7 @@ MEL_DEFAULTS: dict[str, Any] = CONFORMER_DEFAULTS | {
     "preemphasis": 0.97,
 }
 FOLLOWING = ("fft_length", "frame_length", "hop_length")
-"""What transformers writes beside the settings that they follow from."""
+"""Settings that transformers writes although they follow from others."""
 OF_SOUNDS = (
     *MEL_DEFAULTS,
     *FOLLOWING,

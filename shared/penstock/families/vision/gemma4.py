@@ -1,6 +1,6 @@
-"""Gemma 4: a tower with a gate and norms before and behind each half of a layer, whose patches have
+"""Gemma 4: a tower with a gate and norms before and after each half of a layer, whose patches have
 a vector for their column and one for their row; the mean of squares of patches; and Gemma 4's
-decoder. What E2B and E4B hear with is in penstock.families.audio.
+decoder. The audio towers of E2B and E4B are in penstock.families.audio.
 
 Source: transformers' Gemma4VisionConfig and the model that has it.
 """
@@ -181,7 +181,7 @@ _IN_LAYER: TowerNames = {
     **IN_LLAMA,
     "pre_feedforward_layernorm": "norm3",
     "post_feedforward_layernorm": "norm4",
-    # Products have their bounds beside them.
+    # Linear layers have their clipping bounds as sibling tensors.
     **{f"self_attn.{part}_proj.linear": f"{part}_proj" for part in "qkv"},
     "self_attn.o_proj.linear": "out_proj",
     **{f"mlp.{part}_proj.linear": f"{part}_proj" for part in ("gate", "up", "down")},

@@ -162,8 +162,8 @@ MAX_SECONDS = 1_000_000
 
 
 def videos(settings: VideoSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """GLM-4.1V's and its successors': the time of each group of frames stands behind it; its rows
-    have the token of pictures."""
+    """GLM-4.1V's and its successors': the time of each group of frames follows it; its rows have
+    the image token."""
     later = settings.kind == "Glm46VVideoProcessor"
     video = frames_in_patches(settings, config, of_all=True)
     settings.ignore("num_frames", "min_frames", "max_frames")

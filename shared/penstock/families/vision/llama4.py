@@ -85,8 +85,8 @@ def _tower(section: Fields) -> tuple[TowerSpec, int]:
 
 
 def form(side: int, theta: float) -> dict[str, Any]:
-    """What the tower has beside sizes, by the names of TowerSpec. side: of a tile, patches.  theta:
-    of the rotation."""
+    """Returns the tower's fields other than sizes, by the names of TowerSpec. side: of a tile,
+    patches.  theta: of the rotation."""
     rotary = RotaryPositions(theta=theta, columns_first=True, adjacent=True, first=1)
     return {
         "positions": LearnedPositions(side=side, rotary=rotary),

@@ -2,8 +2,8 @@
 of it, the outputs of one layer of it or several, and Llama, Mistral, Qwen 2 or Granite.
 
 Source: Liu et al., "LLaVA-NeXT", 2024; Granite Vision team, "Granite Vision", 2025. Logits of
-Granite are divided by logits_scaling, as of the decoder alone and in vLLM; behind a tower
-transformers 5.17 leaves this out.
+Granite are divided by logits_scaling, as in the text-only model and in vLLM; transformers 5.17
+leaves this out for the vision model.
 """
 
 from __future__ import annotations

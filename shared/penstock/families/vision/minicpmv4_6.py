@@ -1,6 +1,6 @@
-"""MiniCPM-V 4.6: SigLIP's tower for pictures of any form, which makes one vector of each square of
-patches behind one of its first layers, two products over squares of these, and Qwen3.5's decoder,
-whose positions just count.
+"""MiniCPM-V 4.6: SigLIP's tower for pictures of any form, which merges each square of patches into
+one vector after one of its first layers, two products over squares of these, and Qwen3.5's decoder
+with one-dimensional positions.
 
 Source: OpenBMB, "MiniCPM-V 4.6", 2026.
 """
@@ -35,7 +35,7 @@ from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, MergingSpec, TowerSpec, VisionSpec
 
 SIDE = 2
-"""Patches in a row of a square that becomes one, in the tower and behind it."""
+"""Patches in a row of a square that becomes one, in the tower and after it."""
 PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-6, bias=True)
 MODES = ("16x", "4x")
 

@@ -37,7 +37,7 @@ from penstock.model.projector_spec import PlainProjector
 from penstock.model.tower_spec import AspectSpec, TowerSpec, VisionSpec
 
 FURTHER = 8
-"""Embeddings behind those of the head's tokens, the first of which is of a picture's token."""
+"""Embeddings after those of the head's tokens; the first is that of the image token."""
 MAX_TILES = 16
 BETWEEN = [3, 8, 13, 18, 23, 28, 33, 38]
 """Layers that see pictures, where config.json doesn't say."""
@@ -126,7 +126,8 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 
 def pictures(settings: ImageSettings, config: Fields, tokens: MediaTokens) -> KindFacts:
-    """A picture's token stands behind its rows, and sees them as the text behind it does."""
+    """How pictures are prepared. The image token follows the picture's rows, and sees them as the
+    text after it does."""
     vision = config.section("vision_config").completed(**TOWER_DEFAULTS)
     side, patch = vision.integer("image_size"), vision.integer("patch_size")
     if settings.side("size") != (side, side):

@@ -111,7 +111,7 @@ def _taken(pooling: Fields, section: Fields) -> tuple[int, ...]:
     layers, count = pooling.listed(key, int), layer_count(section, "num_hidden_layers")
     if not 1 <= len(layers) <= MAX_TAKEN or len(set(layers)) < len(layers):
         raise pooling.wrong(key, f"1 to {MAX_TAKEN} layers, each once,")
-    # They count layers from 0, or from behind.
+    # Layers are counted from 0, or from the last one if negative.
     found = tuple(computed_layers(pooling, layer + (layer >= 0), count) for layer in layers)
     if not all(found):
         raise pooling.wrong(key, f"layers of the tower, which has {count},")

@@ -1,8 +1,8 @@
 """Janus, Janus-Pro and DeepSeek-VL 1.3B as their makers write them: SigLIP's tower in timm's form,
 two products, and Llama. What draws pictures isn't read.
 
-config.json names one of a few towers, whose sizes are constants of the makers' code. Sizes beside
-the name are what differs from it.
+config.json names one of a few towers, whose sizes are constants of the original code. Sizes given
+in addition to the name override these.
 
 Sources: DeepSeek-AI, "DeepSeek-VL: towards real-world vision-language understanding", 2024, and
 "Janus: decoupling visual encoding for unified multimodal understanding and generation", 2024; the

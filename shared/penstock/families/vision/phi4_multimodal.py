@@ -71,7 +71,7 @@ OF_MAKERS: dict[str, object] = {
 ADAPTERS = ("vision_lora", "speech_lora")
 """Sections of config.json that say how the two adapters were trained."""
 BESIDE = ("audio_config", "audio_processor", "embd_layer", "img_processor", "vision_config")
-"""What config.json says beside the decoder's settings, and among them."""
+"""Keys of config.json that aren't the decoder's settings, though they are at the same level."""
 
 HALVES = dict.fromkeys(("phi4_multimodal", "phi4mm"), TextHalf(PHI3, TEXT_DEFAULTS))
 HARMLESS = frozenset((*BESIDE, *ADAPTERS))
@@ -170,7 +170,7 @@ SHEET: TowerNames = {
     "img_projection.0": "projector.1",
     "img_projection.2": "projector.2",
 }
-"""What stands behind the tower, by transformers' names and the makers'."""
+"""Names of the tensors after the tower, transformers' and the original ones."""
 
 PHI4_MULTIMODAL = VisionFamily(
     "phi4_multimodal",

@@ -69,7 +69,7 @@ ABOUT_PICTURES = (
     "vision_start_token_id",
     "vision_token_id",
 )
-"""Keys of config.json that releases before 5 of transformers have beside the decoder's."""
+"""Keys of config.json that transformers before version 5 writes in addition to the decoder's."""
 
 
 def _flat(fields: Fields) -> Fields:

@@ -1,4 +1,4 @@
-"""The families of models whose tower sees: all that the modules beside this one define.
+"""Served vision families: all that the modules of this package define.
 
 The decoder after a tower is one of penstock.families.served.FAMILIES.
 """

@@ -151,7 +151,7 @@ def check_all_read(settings: VideoSettings) -> None:
 def sampling_of(
     settings: VideoSettings, spread: Literal["even", "middles", "ends"] = "even"
 ) -> FrameSampling:
-    """The sampling of a processor that is told how many frames, or how many for each second."""
+    """Returns the sampling of a processor that takes a number of frames, or frames per second."""
     count, fps = settings.integer("num_frames", 0), settings.number("fps", 0.0)
     least, most = settings.integer("min_frames", 4), settings.integer("max_frames", 768)
     by_itself = settings.flag("do_sample_frames", False)

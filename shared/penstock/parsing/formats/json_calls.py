@@ -69,9 +69,9 @@ LLAMA3_JSON = CallFormat(
 )
 
 
-# Calls as models write them that were told no format of their own: JSON objects, or an array of
-# them, in a code fence or not, after a sentence or not. Only objects that name a function of the
-# request are calls; anything else is content.
+# Calls of models that were trained on no format of their own: JSON objects, or an array of them, in
+# a code fence or not, after a sentence or not. Only objects that name a function of the request are
+# calls; anything else is content.
 #
 # [{"name": "get_weather", "arguments": {"city": "Paris"}}]
 

@@ -148,8 +148,8 @@ def of_pictures(
     behind: str = "",
 ) -> Kinds:
     """token: text and id.  mark: stands for a picture in a filled template; None: the token does.
-    before, behind: text around its rows.  Raises UnsupportedModel for pictures with too many
-    embeddings."""
+    before, behind: text before and after its rows.  Raises UnsupportedModel for pictures with too
+    many embeddings."""
     rows = getattr(preparation, "rows", 1)
     if not 1 <= rows <= MAX_ROWS:
         raise UnsupportedModel(f"a picture has {rows} embeddings; 1 to {MAX_ROWS} are allowed")

@@ -65,7 +65,7 @@ def gemma3n_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, 
     )
     projector = EmbedderProjector(eps=EPS, vocab=vocab, filler=vocab - 1, end=0, vectors=VECTORS)
     spec = AudioSpec(tower=tower, projector=projector)
-    # Beside the first of the unused ones, which may stand for pictures.
+    # Not the first of the unused ones, which may stand for pictures.
     sound = tokens.id_of("<audio_soft_token>", *SPARE_TOKENS[1:])
     before, _ = tokens.id_of("<start_of_audio>")
     mel = gemma3n_mel({"feature_size": tower.mel_bins}, str(found.file.path), spec)

@@ -1,4 +1,4 @@
-"""What a kind of mmproj files is: one is read once a module beside this one defines it."""
+"""Base of the kinds of mmproj files: a kind is served once a module of this package defines it."""
 
 from __future__ import annotations
 

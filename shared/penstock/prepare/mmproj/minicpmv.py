@@ -45,10 +45,10 @@ def minicpmv4_6(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Ki
         raise found.keys.wrong("projector.scale_factor", "4 or 2")
     tower = _tower(found, positions(side_of_table(found)))
     if factor == FACTORS[0]:
-        behind = found.keys.listed("wa_layer_indexes", int)
-        if len(behind) != 1 or not 0 <= behind[0] < tower.num_layers:
+        layers = found.keys.listed("wa_layer_indexes", int)
+        if len(layers) != 1 or not 0 <= layers[0] < tower.num_layers:
             raise found.keys.wrong("wa_layer_indexes", "one layer of the tower")
-        tower = msgspec.structs.replace(tower, merging=merging(tower, behind[0]))
+        tower = msgspec.structs.replace(tower, merging=merging(tower, layers[0]))
     scale, _ = found.side()
     preparation = SlicedImages(
         pixels=found.pixels(3, HALF, HALF), patch=tower.patch, merge=factor, scale=scale

@@ -1,4 +1,4 @@
-"""Reads an mmproj file beside its model."""
+"""Reads an mmproj file together with its model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Kind = TypeVar("_Kind", MmprojKind, MmprojEars)
 
 
 def _defined(kind: type[_Kind]) -> dict[str, _Kind]:
-    """All that the modules beside this one define, by their names."""
+    """Returns all that the modules of this package define, by name."""
     package = __name__.rpartition(".")[0]
     modules = [f"{package}.{each.name}" for each in iter_modules([str(Path(__file__).parent)])]
     found = [
@@ -43,8 +43,8 @@ EARS = _defined(MmprojEars)
 def read_mmproj(
     path: Path, text: ModelConfig, tokenizer_json: bytes, template: str = ""
 ) -> tuple[ModelConfig, MediaFacts]:
-    """The decoder with what it sees or hears with, and how media are prepared for it. path: of the
-    file beside the decoder `text`.  template: for chats.  Raises ModelNotFound, and
+    """Returns the decoder with its vision or audio tower, and how media are prepared for it. path:
+    of the mmproj file of the decoder `text`.  template: for chats.  Raises ModelNotFound, and
     UnsupportedModel for a file that is broken, of a kind that isn't served, or another model's."""
     file, where = GGUFFile(path), str(path)
     stated = Fields(file.metadata, where)

@@ -50,7 +50,7 @@ _SAYING = ("bits", "quant_algo", "quant_method")
 
 
 def read_quantisation(config: Fields, beside: Fields | None = None) -> QuantisedCheckpoint | None:
-    """Returns how the checkpoint is quantised; None if it isn't. `beside`: what stands in
+    """Returns how the checkpoint is quantised; None if it isn't. `beside`: the content of
     hf_quant_config.json, which says it where config.json doesn't. Raises UnsupportedModel for a
     method or a variant that isn't served, and for any setting that is unknown here."""
     key = next((key for key in KEYS if key in config and _says_it(config, key)), None)

@@ -1,9 +1,9 @@
 """Checkpoints of NVIDIA's Model Optimizer.
 
-Source of the keys: what that library's export writes, as quantization_config in config.json, and
-as hf_quant_config.json beside it, the only place in older releases. What they say of activations
-changes nothing but for FP8, whose kernels may take them in FP8 too; the KV cache's type is a
-setting of the server, and its scales are tensors.
+Source of the keys: what that library's export writes, as quantization_config in config.json, and in
+hf_quant_config.json, the only place in older releases. What they say of activations changes nothing
+but for FP8, whose kernels may take them in FP8 too; the KV cache's type is a setting of the server,
+and its scales are tensors.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ KNOWN = frozenset(
 
 
 def read_modelopt(settings: Fields, beside: Fields | None = None) -> QuantisedCheckpoint:
-    """`beside`: what stands in hf_quant_config.json, which may alone say how large groups are.
-    Raises UnsupportedModel for other weights than those of SCHEMES, and for groups of another
+    """`beside`: the content of hf_quant_config.json, which may be the only one to give the group
+    size. Raises UnsupportedModel for other weights than those of SCHEMES, and for groups of another
     size."""
     check_known(settings, KNOWN)
     if beside is not None and "group_size" in beside:

@@ -110,14 +110,14 @@ class ModelFleet:
 
     async def run(self) -> None:
         """Starts and ends models until it is stopped."""
-        told: list[Mark] = []
+        sent: list[Mark] = []
         while not self._stopping:
             now = time.monotonic()
             for action in self._residents.decide(now):
                 self._do(action)
-            if (marks := self._residents.marks()) != told:
-                self._log_failures(set(marks).difference(told))
-                told = marks
+            if (marks := self._residents.marks()) != sent:
+                self._log_failures(set(marks).difference(sent))
+                sent = marks
                 self.socket.tell_all()
             if self._residents.settled():
                 self._settled.set()
@@ -256,9 +256,9 @@ MOST_NAMES = 1024
 
 
 class ModelsSocket:
-    """path: in the private folder of the system.  heard: gets what holders say, by their number;
-    None: its connection has ended. One that comes back has the same number.  states: what one is
-    told first."""
+    """path: in the private folder of the system.  heard: called with what holders say, and their
+    number; None: its connection has ended. One that comes back has the same number.  states: what a
+    holder is sent first."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from penstock.supervisor.restarts import GiveUp, Restart, RestartPolicy, describ
 
 MOST_DEATHS = 6
 """Deaths of a model's processes since it was last ready, after which starting them again doesn't
-help: the model has failed then, which requests are told, and is tried again ever more seldom."""
+help: the model has failed then. Requests get an error, and it is retried ever more seldom."""
 FORGIVEN_AFTER = 600.0
 """Seconds without a death, after which those before don't count."""
 

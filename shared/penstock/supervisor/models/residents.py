@@ -126,8 +126,8 @@ class Residents:
         ]
 
     def marks(self) -> list[Mark]:
-        """Others than before where holders are to be told anew: also of one that has failed again
-        before anybody looked."""
+        """Returns the states that holders are sent. They differ from before where holders must be
+        notified again: also if one has failed again before anybody looked."""
         return [(each.model, each.presence, each.failures) for each in self._all.values()]
 
     def settled(self) -> bool:
@@ -179,8 +179,8 @@ class Residents:
     def back(
         self, holder: int, holding: Sequence[str], busy: Sequence[str], now: float
     ) -> Iterator[Action]:
-        """A holder is there, for the first time or again. holding, busy: as it knows them; what was
-        told since its connection broke it hasn't heard."""
+        """A holder has connected, for the first time or again. holding, busy: as it knows them; it
+        has missed messages since its connection broke."""
         self._lost.pop(holder, None)
         for resident in self._all.values():
             resident.wanting.discard(holder)
@@ -248,7 +248,7 @@ class Residents:
                 self.failed(resident.model, "the server is shutting down", now)
 
     def decide(self, now: float) -> Iterator[Action]:
-        """What is to be done now. To be asked after whatever was told, and every second or so."""
+        """Returns what is to be done now. Called after each event, and every second or so."""
         for holder in [one for one, at in self._lost.items() if now - at >= LOST_SECONDS]:
             self.gone(holder)
         for resident in self._all.values():

@@ -39,7 +39,7 @@ class Fill(msgspec.Struct, frozen=True, array_like=True):
     forget: drop all templates known so far, before this one.  max_length: of the text, characters.
     apart: the special tokens in the variables are broken before it is filled.  continued: the text
     ends where the last message does.  written: calls in `messages` whose arguments are JSON texts.
-    now: the time that it is told, Unix, seconds; None: the clock's.
+    now: its current time, Unix, seconds; None: the clock's.
     """
 
     template: int
