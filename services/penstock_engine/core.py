@@ -101,7 +101,7 @@ class EngineCore:
 
     def drain(self, now: float) -> None:
         """Begins to drain: from now on only requests that were accepted before are served. Front
-        ends are told."""
+        ends are notified."""
         self._disturb(now)
         self.state.drain.begin(now)
         self._status.hasten(now)
@@ -129,7 +129,7 @@ class EngineCore:
         return self.state.draining
 
     def may_leave(self, now: float) -> bool:
-        """Whether it was told to leave, and nobody needs it any more."""
+        """Whether it was asked to leave, and nobody needs it any more."""
         return self.state.drain.may_leave(now, has_open=self.has_open_requests)
 
     @property
@@ -202,7 +202,7 @@ class EngineCore:
             self.state.workers.progressed(now)
 
     def _told(self, now: float) -> Effects:
-        """Returns all that is to be sent, with what front ends are told."""
+        """Returns everything that is to be sent, including the notifications of front ends."""
         self.state.frontends.moved(self.state.scheduling.take_moved())
         frontends = self.state.frontends
         status, due = self._status.take(now, newcomers=frontends.has_newcomers)
@@ -219,8 +219,8 @@ class EngineCore:
         return min([part.next_deadline() for part in self._timed])
 
     def _hand_over(self, now: float) -> None:
-        """Once, while it drains: front ends are told to take away what is open, and its KV is kept
-        for whoever goes on with it."""
+        """Once, while it drains: asks front ends to resubmit their open requests elsewhere, and
+        keeps their KV for whoever continues them."""
         if self.state.drain.advance(now, has_open=self.has_open_requests):
             log.info(
                 "handing over open requests", open=sum(1 for _ in self.state.frontends.awaited())

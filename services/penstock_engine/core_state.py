@@ -114,7 +114,7 @@ class CoreState:
         return [part for part in self._present() if isinstance(part, HoldsSequences)]
 
     def reporting_parts(self) -> list[ReportsStatus]:
-        """The parts of which front ends are told."""
+        """The parts whose status goes to front ends."""
         return [part for part in self._present() if isinstance(part, ReportsStatus)]
 
     def scheduler_features(self) -> list[SchedulerFeature]:

@@ -43,7 +43,7 @@ class HoldsSequences(ABC):
 
 
 class ReportsStatus(ABC):
-    """Front ends are told of it."""
+    """A part whose status goes to front ends."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class ReportsStatus(ABC):
 
 
 class ServesFrontends(ABC):
-    """It does what front ends ask for, beside requests."""
+    """A part that serves front ends' messages other than requests."""
 
     __slots__ = ()
 

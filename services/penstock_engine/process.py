@@ -183,7 +183,7 @@ class Loop:
         of times a second, and have nothing to say to the core."""
         core, live = self._core, self._live
         happened = False
-        # The worker first: the device should not wait behind a flood of requests.
+        # The worker first: the device should not wait for a flood of requests.
         for event in self._workers.take(now, time.monotonic() + TURN):
             happened = True
             if isinstance(event, Ended):

@@ -373,8 +373,8 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def info(request: Request) -> Response:
         asked = service.models.ask(None)
-        told = msgspec.json.encode(info_of(asked.engine.welcome))
-        return Response(told, media_type="application/json")
+        content = msgspec.json.encode(info_of(asked.engine.welcome))
+        return Response(content, media_type="application/json")
 
     return [
         EMBED.route(TEIEmbed(service)),

@@ -23,11 +23,11 @@ WORD_LIMIT = 4096
 
 @dataclass(frozen=True)
 class Task:
-    """What a rank is told. All of it plain, as Ray has to carry it.
+    """What a rank is given. Plain data, as Ray has to serialise it.
 
     config: the configuration as JSON, of which the worker reads transport and metrics.
     model_dir: the engine core's prepared folder; prepare: arguments of `penstock prepare` for a
-    node where there is none.  environment: variables beside the node's.
+    node where there is none.  environment: variables in addition to the node's.
     """
 
     rank: int

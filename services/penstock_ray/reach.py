@@ -40,8 +40,8 @@ def check_reach(endpoint: str, node: str, here: str, rank: int) -> None:
 
 
 def worker_transport(transport: TransportSettings) -> TransportSettings:
-    """The engine core's settings for its workers: they have a folder of keys of their own, which
-    `penstock curve-keys` puts beside the engine core's."""
+    """Returns the engine core's settings for its workers: they have a folder of keys of their own,
+    which `penstock curve-keys` puts next to the engine core's."""
     if transport.curve_dir is None:
         return transport
     folder = Path(transport.curve_dir).resolve().parent / "worker"

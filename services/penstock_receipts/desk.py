@@ -137,7 +137,7 @@ class SignedOutput:
 
     @property
     def told_logprobs(self) -> list[float]:
-        """The log-probability that the client was told of each token."""
+        """Returns the log-probability of each token, as the client got it."""
         return [each.logprob for each in self.logprobs]
 
 
@@ -163,8 +163,8 @@ def signed_prompts(prompts: list[list[int]], params: list[SamplingParams]) -> Si
 
 
 class Signer:
-    """Knows what a receipt says beside the outputs. params: of all prompts, but for seed and
-    max_tokens.  weights: see ModelClaim; by their digest."""
+    """Fills in what a receipt says in addition to the outputs. params: of all prompts, but for seed
+    and max_tokens.  weights: see ModelClaim; by their digest."""
 
     def __init__(
         self,
@@ -184,8 +184,8 @@ class Signer:
 
     def _model(self, computing: Computing | None) -> ModelClaim:
         welcome, adapter = self._asked.engine.welcome, self._asked.adapter
-        told = None if computing is None else computing.weights
-        digest = told or welcome.digest
+        reported = None if computing is None else computing.weights
+        digest = reported or welcome.digest
         return ModelClaim(
             name=self._asked.name,
             hub_id=welcome.hub_id,

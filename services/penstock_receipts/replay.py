@@ -188,10 +188,10 @@ class Replay:
         try:
             async for _ in generation:
                 pass
-            told = generation.prompt_logprobs or []
+            scored = generation.prompt_logprobs or []
         finally:
             generation.abort()
-        found = [each for each in told[len(claimed.prompt) :] if each is not None]
+        found = [each for each in scored[len(claimed.prompt) :] if each is not None]
         if len(found) != len(claimed.output):
             raise RequestFailed("the engine gave no log-probabilities of the output")
         return found

@@ -1,5 +1,6 @@
 """What a receipt says. The statement is JSON text that is signed as it stands, so it survives being
-parsed and written by others; token ids lie beside it, and the statement has their digests."""
+parsed and written by others; token ids are sent along with it, and the statement has their
+digests."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class ModelClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class ComputingClaim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How it was computed. fingerprint: of everything but the request that bits depend on; null if
-    nobody has told.  arithmetic: the same in words, without the model.
+    it is unknown.  arithmetic: the same in words, without the model.
     settings: those that change bits, where they aren't the defaults."""
 
     fingerprint: str | None
@@ -102,8 +103,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def sampling(self) -> list[SamplingParams]:
         """All parameters of each prompt. Raises InvalidRequest."""
-        told = set(SamplingParams.__struct_fields__) - set(UNTOLD)
-        unknown = sorted(self.params.keys() - told)
+        known = set(SamplingParams.__struct_fields__) - set(UNTOLD)
+        unknown = sorted(self.params.keys() - known)
         if unknown:
             raise InvalidRequest(f"the receipt has the parameter {unknown[0][:40]!r}, unknown here")
         try:

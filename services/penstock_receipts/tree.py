@@ -1,7 +1,7 @@
 """One signature for all receipts of a batch: a Merkle tree over their statements (RFC 6962, 2.1).
 
-Each receipt has its place and the digests beside its way to the root, so that a single line of a
-batch's output proves that it is one of so many, and that none was exchanged since.
+Each receipt has its index and the sibling digests on its path to the root, so that a single line of
+a batch's output proves that it is one of so many, and that none was exchanged since.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ReceiptTree:
         return self._levels[-1][0]
 
     def path(self, index: int) -> list[bytes]:
-        """What is beside the leaf's way to the root."""
+        """Returns the sibling digests on the leaf's path to the root, leaf first."""
         found = []
         for level in self._levels[:-1]:
             if (sibling := index ^ 1) < len(level):
@@ -59,7 +59,7 @@ def root_from(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> byte
         if index < last or index & 1:
             if not rest:
                 return None
-            beside = rest.pop()
-            found = _node(beside, found) if index & 1 else _node(found, beside)
+            sibling = rest.pop()
+            found = _node(sibling, found) if index & 1 else _node(found, sibling)
         index, last = index >> 1, last >> 1
     return None if rest else found

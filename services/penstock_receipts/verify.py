@@ -87,7 +87,7 @@ class SignedReceipt:
         self._pinned = pinned
 
     def checks(self) -> Iterator[Check]:
-        """Checks what can be told without the model."""
+        """Runs the checks that don't need the model."""
         yield self._signature()
         yield from self._batch()
         yield self._tokens()
@@ -181,10 +181,10 @@ def _misfit(tokens: TokenLists, statement: Statement) -> str:
             if claim.sha256 != ids_digest(ids):
                 return f"the token ids of {what} {index} aren't those that were signed"
     for index, claim in enumerate(statement.outputs):
-        told = None if tokens.logprobs is None else tokens.logprobs[index : index + 1]
-        if told and claim.logprobs_sha256 != logprobs_digest(told[0]):
+        stated = None if tokens.logprobs is None else tokens.logprobs[index : index + 1]
+        if stated and claim.logprobs_sha256 != logprobs_digest(stated[0]):
             return f"the log-probabilities of output {index} aren't those that were signed"
-        if told is not None and (not told or len(told[0]) != claim.tokens):
+        if stated is not None and (not stated or len(stated[0]) != claim.tokens):
             return f"output {index} has not one log-probability for each token"
     return ""
 
@@ -203,10 +203,10 @@ class ModelHere:
         version = receipt.statement.penstock
         found = [*self._model(receipt.statement.model, whole=version == __version__)]
         if version != __version__:
-            told = (
+            detail = (
                 f"computed by Penstock {version}; this is {__version__}, which may compute others"
             )
-            found.append(Check("version", "untold", told))
+            found.append(Check("version", "untold", detail))
         here = self._computing(receipt.statement, await self._status())
         found.append(here)
         if any(check.what == "tokenizer" and check.standing == "differs" for check in found):
@@ -238,8 +238,8 @@ class ModelHere:
         """whole: its digest, too, in which every version has what it reads of a model."""
         welcome = self._llm.welcome
         if whole and claim.digest != welcome.digest:
-            told = f"{claim.digest[:16]}; here {welcome.digest[:16]}"
-            yield Check("model", "differs", told)
+            detail = f"{claim.digest[:16]}; here {welcome.digest[:16]}"
+            yield Check("model", "differs", detail)
         for what, said, here in (
             ("tokenizer", claim.tokenizer, welcome.tokenizer_sha256),
             ("template", claim.template, welcome.template_sha256),
@@ -262,7 +262,7 @@ class ModelHere:
     async def _status(self) -> Status | None:
         """How the engine here computes: it says so soon after it has started, but on a busy machine
         a receipt may be read sooner."""
-        return await self._llm.client.status_when(lambda told: bool(told.arithmetic), REPORTED_IN)
+        return await self._llm.client.status_when(lambda it: bool(it.arithmetic), REPORTED_IN)
 
     def _computing(self, statement: Statement, status: Status | None) -> Check:
         claim, here = statement.computing, () if status is None else status.arithmetic
@@ -270,8 +270,8 @@ class ModelHere:
             same = statement.model.digest == self._llm.welcome.digest
             own = None if status is None else status.fingerprint
             if same and claim.fingerprint not in (None, own):
-                told = f"fingerprint {claim.fingerprint}; these have {own}"
-                return Check("arithmetic", "differs", told)
+                detail = f"fingerprint {claim.fingerprint}; these have {own}"
+                return Check("arithmetic", "differs", detail)
             return Check("arithmetic", "equal", "; ".join(here))
         return Check(
             "arithmetic",
@@ -285,16 +285,16 @@ class ModelHere:
             places = await self._replay.positions(claimed, sample)
             count = min(sample, len(claimed.output))
             if not places:
-                told = f"{count} of {len(claimed.output)} tokens sampled{_compared(claimed)}"
-                return Check(what, "equal", told)
+                detail = f"{count} of {len(claimed.output)} tokens sampled{_compared(claimed)}"
+                return Check(what, "equal", detail)
             found = self._told(places[0], claimed)
             with suppress(*GIVEN_UP):
                 found += await self._likelihood(places[0], claimed)
             return Check(what, "differs", f"{found}; {len(places)} of {count} sampled differ")
         place = await self._replay.whole(claimed)
         if place is None:
-            told = f"all {len(claimed.output)} tokens computed again{_compared(claimed)}"
-            return Check(what, "equal", told)
+            detail = f"all {len(claimed.output)} tokens computed again{_compared(claimed)}"
+            return Check(what, "equal", detail)
         found = self._told(place, claimed)
         with suppress(*GIVEN_UP):
             found += await self._likelihood(place, claimed)
@@ -333,21 +333,21 @@ class ModelHere:
         return f"{token} {self._llm.text.tokenizer.token_text(token)!r}"
 
     async def _other_class(self, what: str, claimed: Claimed) -> Check:
-        told = claimed.logprobs
+        stated = claimed.logprobs
         if not claimed.output:
             return Check(what, "untold", "no tokens")
         here = await self._replay.logprobs(claimed)
-        if told is None and claimed.params.temperature > 0:
+        if stated is None and claimed.params.temperature > 0:
             return Check(
                 what,
                 "untold",
                 "the receipt has no log-probabilities (x-penstock-receipt: logprobs), and its"
                 " tokens were drawn",
             )
-        gaps = _gaps(here, told)
+        gaps = _gaps(here, stated)
         worst = max(range(len(gaps)), key=gaps.__getitem__)
         words = f"log-probabilities differ by {gaps[worst]:.3g} at most, at token {worst}"
-        if told is None:
+        if stated is None:
             words = f"token {worst} is {gaps[worst]:.3g} below the likeliest one; others are less"
         if not gaps[worst] <= BOUND:
             return Check(what, "differs", f"{words}; the bound is {BOUND:g}")
@@ -358,10 +358,10 @@ def _compared(claimed: Claimed) -> str:
     return "" if claimed.logprobs is None else ", with their log-probabilities"
 
 
-def _gaps(here: Sequence[TokenLogprobs], told: list[float] | None) -> list[float]:
-    """How far each log-probability is from the one told; where none was told, from that of the
-    likeliest token, which a greedy output has."""
-    expected = told or [each.top_logprobs[0] for each in here]
+def _gaps(here: Sequence[TokenLogprobs], stated: list[float] | None) -> list[float]:
+    """Returns how far each log-probability is from the stated one; where none was stated, from that
+    of the most likely token, which a greedy output has."""
+    expected = stated or [each.top_logprobs[0] for each in here]
     gaps = [abs(mine.logprob - theirs) for mine, theirs in zip(here, expected, strict=True)]
     return [gap if not math.isnan(gap) else math.inf for gap in gaps]
 

@@ -62,8 +62,8 @@ class Calls:
                     await context.send_initial_metadata(_told(exchange))
                 if exchange.status != 200:
                     wait = exchange.headers.get(b"retry-after")
-                    told = None if wait is None else wait.decode()
-                    refused = refusal(exchange.status, await exchange.whole(), told)
+                    retry_after = None if wait is None else wait.decode()
+                    refused = refusal(exchange.status, await exchange.whole(), retry_after)
                     # With the error, too: of a call that fails, clients may drop what came first.
                     refused.trailing += _told(exchange)
                     raise refused

@@ -84,9 +84,9 @@ async def _serve(
         number = config.gateway.admin_port and config.gateway.admin_port + config.gateways
         admin = listener.bind(config.gateway.host, number)
     await models.start()
-    beside = [asyncio.create_task(_tell_ready(service, ready_file))]
+    tasks = [asyncio.create_task(_tell_ready(service, ready_file))]
     if service.ring is not None:
-        beside.append(asyncio.create_task(service.ring.watch()))
+        tasks.append(asyncio.create_task(service.ring.watch()))
     try:
         async with serving(service, admin):
             await _unless(stopped, models.first_sessions())
@@ -99,7 +99,7 @@ async def _serve(
             await server.stop()
             await all_ended(LAST_WORDS)
     finally:
-        for task in beside:
+        for task in tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
@@ -218,8 +218,8 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def most_connections() -> int | None:
-    """Connections for which this process has file descriptors, beside those that are in use by now
-    and a reserve for others; None: any number."""
+    """Returns for how many connections this process has file descriptors, after those that are in
+    use by now and a reserve; None: any number."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return None

@@ -1,8 +1,8 @@
 """Every service of gRPC: its routes in the application, and its handlers outside. Those of health,
 of reflection and of OpenAI's JSON are here.
 
-Health is told by what /health/ready tells. Reflection, for clients without .proto files, reveals
-nothing about this server beyond its version. Neither needs a key.
+Health is that of /health/ready. Reflection, for clients without .proto files, reveals nothing about
+this server beyond its version. Neither needs a key.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class _Health:
             )
         self._watchers += 1
         try:
-            told = None
+            reported = None
             while True:
                 leaves, status = self._calls.service.draining, self._status(name)
-                if status != told:
-                    told = status
+                if status != reported:
+                    reported = status
                     reply = HealthCheckResponse(status=status)
                     await self._calls.write(context, reply.SerializeToString())
                 if leaves:
@@ -224,7 +224,7 @@ SERVED = (
 
 
 def routes_of(service: Service, running: RunningCalls) -> list[OperationRoute]:
-    """What the application answers beside the HTTP API."""
+    """Returns the application's routes in addition to the HTTP API."""
     return [
         *generate.routes(service),
         *control.routes(service, running),

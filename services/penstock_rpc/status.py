@@ -54,7 +54,7 @@ class RefusedCall(Exception):
 
 
 class SlowReader(RefusedCall):
-    """Raised for a client that reads nothing; it is told no more."""
+    """Raised for a client that doesn't read; nothing more is sent to it."""
 
 
 def refusal(status: int, body: bytes, retry_after: str | None = None) -> RefusedCall:

@@ -67,7 +67,7 @@ class Length:
 
 @dataclass(frozen=True)
 class EndControl:
-    """How the server is told to go on to max_tokens.
+    """How the server is made to generate up to max_tokens.
 
     field: the body field ignore_eos (vLLM, Penstock, llama.cpp's own server);
     logit-bias: the end tokens' ids get a bias of -100 (servers without that field);

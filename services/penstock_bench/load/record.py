@@ -31,8 +31,8 @@ CENSORED = frozenset({ErrorKind.TIMEOUT_FIRST, ErrorKind.TIMEOUT_STREAM, ErrorKi
 class RequestRecord:
     """One request. Times are seconds on the run's clock (time.perf_counter).
 
-    intended: when the workload wanted it sent; every latency counts from here, so that a
-        generator that falls behind shows in the figures (coordinated omission).
+    intended: when the workload wanted it sent; every latency counts from here, so that a generator
+        that lags shows in the figures (coordinated omission).
     sent: when it was sent; None if never.
     arrivals: one time for each chunk that brought tokens.
     totals: tokens received by then, as the server counted; empty where it didn't say per chunk.

@@ -29,7 +29,7 @@ from penstock_worker.weights.opening import open_weights
 CONFIG = "config.json"
 MAX_CONFIG_BYTES = 16 << 20
 MAX_COPIED_BYTES = 256 << 20
-"""Most bytes of each file that is copied beside the weights."""
+"""Most bytes of each file that is copied in addition to the weights."""
 _WEIGHTS = (
     *(".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx"),
     ".index.json",
@@ -130,7 +130,7 @@ def _write(
 
 
 def _copy_rest(base: Path, making: Path, *, untied: bool) -> None:
-    """The tokenizer, the templates and what else lies beside the weights."""
+    """Copies the tokenizer, the templates and the folder's other files."""
     for path in sorted(base.iterdir()):
         of_weights = path.name.endswith(_WEIGHTS) or path.name == INDEX
         if of_weights or path.name.startswith(".") or not path.is_file():

@@ -35,7 +35,8 @@ class Merged:
     """The model's tensors by our names."""
     fitted: Fitted
     untied: bool
-    """Whether the head's matrix, which was the embedding's, is written beside it."""
+    """Whether the output head, which was tied to the embedding, is written as a matrix of its
+    own."""
 
     def entries(self) -> list[Entry]:
         """What is written, in its order."""

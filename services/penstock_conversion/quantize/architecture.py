@@ -85,7 +85,8 @@ _OF_FAMILY: Mapping[str, tuple[str, Callable[[ModelConfig], Keys]]] = {
     "granite": ("granite", _granite),
     "olmo2": ("olmo2", _nothing),
 }
-"""Architectures by a folder's family: the family of the file, and its keys beside those of all."""
+"""Architectures by a folder's family: the file's family, and its keys in addition to those that all
+have."""
 
 
 def file_family(config: ModelConfig) -> Family:

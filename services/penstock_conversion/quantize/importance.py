@@ -134,8 +134,8 @@ def importances(folder: Path, tokens: list[int], read: Callable[[int], None]) ->
     """The mean square of each input of a model's products, by our names of modules, [inputs]
     float32. Takes the memory of the whole model in bfloat16.
 
-    folder: a prepared model's.  read: told how many tokens were computed.  Raises UnsupportedModel
-    for a model whose layers can't be computed one text at a time.
+    folder: a prepared model's.  read: called with the number of tokens that were computed.  Raises
+    UnsupportedModel for a model whose layers can't be computed one text at a time.
     """
     prepared = load_manifest(folder)
     config = prepared.decoder

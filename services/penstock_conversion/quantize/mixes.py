@@ -185,7 +185,7 @@ def _of_values(name: str, mix: Mix, facts: MixFacts) -> str:
     if facts.experts == 8:
         return "Q8_0"
     found = mix.base if mix.values is None else mix.values(_place(name, facts))
-    large = facts.layers == 80 and facts.shares > 1  # 70B: its values are small beside the rest
+    large = facts.layers == 80 and facts.shares > 1  # 70B: small value matrices
     return "Q5_K" if large and found in ("Q3_K", "Q4_K") else found
 
 

@@ -30,7 +30,7 @@ SAMPLE_TEXT = Path(__file__).with_name("sample_text.txt")
 """English prose of 1,400 tokens."""
 MAX_TEXT_BYTES = 64 << 20
 SPARE_BYTES = 1 << 30
-"""What scoring a model needs beside its weights."""
+"""Bytes that scoring a model needs in addition to its weights."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class QuantizeOptions:
 
 
 class Report(Protocol):
-    """Told what goes on."""
+    """Called with progress."""
 
     def step(self, what: str, total: int, unit: str) -> None:
         """A step begins, of so many numbers or tokens."""

@@ -1,5 +1,4 @@
-"""What is quantised: the tensors of a model by the names of GGUF files, and the metadata beside
-them."""
+"""The input of quantisation: a model's tensors by the names of GGUF files, and the metadata."""
 
 from __future__ import annotations
 

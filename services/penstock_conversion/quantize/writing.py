@@ -53,8 +53,9 @@ def write(
     threads: int,
     written: OnTensor,
 ) -> None:
-    """Writes the file: beside its place at first, so that it is whole once it is there. Raises
-    StartupError where there is no room, UnsupportedModel for numbers that a type can't hold."""
+    """Writes the file under a temporary name in the same folder, and renames it once it is whole.
+    Raises StartupError where there is no room, UnsupportedModel for numbers that a type can't
+    hold."""
     said = {
         "general.file_type": encoded_value(mix.file_type, "uint32"),
         "general.quantization_version": encoded_value(QUANTISATION_VERSION, "uint32"),

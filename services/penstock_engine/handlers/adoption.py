@@ -60,8 +60,8 @@ class Adoption:
         handed_over: bool = False,
         withdrawn: bool = False,
     ) -> None:
-        """A reader goes away, or is told so. What nobody else reads may wait for one that comes
-        again, as any request does, or ends. withdrawn: this one won't come again."""
+        """Removes a reader and notifies it. A request that nobody else reads waits for its reader
+        to come back, as any request does, or ends. withdrawn: this reader won't come back."""
         shared, book = self._state.shared_answers, self._state.kept_answers
         request = shared.requests[reader.answer]
         timed_out = end is SequenceState.FINISHED_TIMED_OUT
@@ -169,7 +169,7 @@ class Adoption:
         self._end_unread(found)
 
     def _sampling_of(self, submit: Submit) -> TokenSampling:
-        """What a worker is told of the request's sampling."""
+        """Returns the request's sampling in the worker's form."""
         own = self._state.facts.model.generation
         return worker_sampling(
             submit.sampling, submit.stopping, own.eos_token_ids, own.suppress_tokens
@@ -192,7 +192,7 @@ class Adoption:
             and sampling == kept.sampling
             and array("i", submit.prompt_token_ids) == found.prompt_token_ids
             and kept.agrees(submit.sequences, ahead=ahead)
-            # One that it takes to have ended, and that goes on, is nothing it could be told of;
+            # A sequence that it takes to have ended, and that goes on, can't be reported to it;
             # unless others read that.
             and (alive <= wanted or (ahead and found.session != NOBODY))
             # Of what is all there it is no reader.
@@ -235,8 +235,8 @@ class Adoption:
         return found
 
     def _take_away(self, request: Request) -> None:
-        """Takes the request from the front end that had it; one that is still there is told that it
-        gets no more."""
+        """Takes the request from the front end that had it. If that is still there, it is notified
+        that it gets no more of it."""
         self._state.kept_answers.taken_over(request)
         former = self._state.frontends.get(request.session)
         if former is None:

@@ -10,8 +10,8 @@ from penstock_engine.request.request import Request
 
 
 class Prefetcher:
-    """Brings KV blocks back: from the host tier at once, as a copy that the next step makes; from
-    disk beside the steps.
+    """Brings KV blocks back: from the host tier at once, as a copy in the next step; from disk
+    concurrently with steps.
 
     What is brought back is kept for the session, and free as all that is. A prompt's blocks are
     free without being kept.

@@ -167,7 +167,7 @@ class FromWorkers:
         self._losses.lose(others, f"rank {worker.rank} was lost: {reason}", LossCause.UNKNOWN)
 
     def _leaves(self, worker: WorkerSession) -> None:
-        """Handles a worker that shuts down because it was told to: no sequence is to blame."""
+        """Handles a worker that shuts down because it was asked to: no sequence is to blame."""
         self.drop(f"rank {worker.rank} is shutting down", LossCause.NOT_A_FAULT)
 
     def drop(self, reason: str, cause: LossCause = LossCause.SCHEDULED) -> None:

@@ -68,9 +68,9 @@ class GroupLosses:
             self.lose(list(self._ranks.formed), reason, cause)
 
     def regroup(self) -> None:
-        """Ends a group that is awake and is to sleep, or the other way round, or that is to have
-        other weights, once no step is in flight and no call runs: its ranks come back at once, and
-        are told what they are to be."""
+        """Ends a group that is awake and should sleep, or the other way round, or that should have
+        other weights, once no step is in flight and no call runs. Its ranks come back at once and
+        are set up as wanted."""
         sleep = self._state.sleep
         if self._state.scheduling.in_flight or self._state.calls.running:
             return
@@ -109,15 +109,15 @@ class GroupLosses:
         self._state.kv_sessions.worker_lost()
         self._state.calls.worker_lost(reason)
         loading = self._state.adapters.worker_lost()
-        beside: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
+        other_work: list[Suspect] = [*self._state.grammars.worker_lost(), *loading]
         if cause in (LossCause.UNKNOWN, LossCause.SCHEDULED):
             heard = cause is LossCause.SCHEDULED
             self._weights.failed(self._state.workers.fault or reason, heard=heard)
         if cause is LossCause.UNKNOWN:
-            self._attribution.suspect(scheduled, beside, lives)
+            self._attribution.suspect(scheduled, other_work, lives)
         elif cause is LossCause.SCHEDULED:
-            self._attribution.accuse(scheduled, beside)
-            for suspect in [*scheduled, *beside]:
+            self._attribution.accuse(scheduled, other_work)
+            for suspect in [*scheduled, *other_work]:
                 self._end_if_poison(suspect)
 
     def _end_if_poison(self, suspect: Suspect) -> None:

@@ -55,8 +55,8 @@ def check_pooling(
 
 
 def check_alignment(submit: Submit, asked: Pooling, encoder_rows: int) -> None:
-    """Raises InvalidRequest unless what the prompt holds after the encoder's rows can be told the
-    times of. encoder_rows: 0 where the model doesn't say when its tokens are spoken."""
+    """Raises InvalidRequest unless the tokens of the prompt after the encoder's rows can be aligned
+    in time. encoder_rows: 0 where the model doesn't support alignment."""
     if not encoder_rows:
         raise InvalidRequest(
             "word times are not available here: they need a single worker on a CPU"

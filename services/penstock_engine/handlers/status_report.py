@@ -1,4 +1,5 @@
-"""What front ends are told of this engine core, whether or not they have requests here."""
+"""The status that all front ends get of this engine core, whether or not they have requests
+here."""
 
 from __future__ import annotations
 

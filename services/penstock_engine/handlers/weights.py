@@ -13,13 +13,14 @@ log = logs.get(__name__)
 
 
 class WeightsHandler:
-    """Takes what fits; has workers told, and takes back what they can't load."""
+    """Applies weight changes that fit: has workers load them, and reverts those that they can't
+    load."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
 
     def asked(self, frontend: FrontendSession, message: ReplaceWeights, now: float) -> bool:
-        """Whether the change is to be made; else the front end is told why not."""
+        """Returns whether the change is to be made; else the front end gets the reason."""
         weights = self._state.weights
         wrong = misfit(self._state.facts.model, message.model)
         if not 0 < message.seconds <= MAX_CALL_SECONDS:

@@ -24,7 +24,7 @@ HOST, STORED = 1, 2
 or another engine core."""
 
 FINDABLE = 4
-"""A bit beside the owner classes of the pool, so that both make one number."""
+"""A bit that is added to the owner classes of the pool, so that both are one number."""
 
 
 @dataclass(frozen=True)

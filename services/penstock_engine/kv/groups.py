@@ -112,8 +112,8 @@ class KVGroups:
         return Match(blocks, sum(cache.match(span).taken for span in spans))
 
     def match_tail(self, cache: KVCache, keys: Sequence[bytes], tail: TailNames) -> int | None:
-        """Free device blocks that it takes to go on after a tail, beside those that are written;
-        None: something is missing. keys: of all full blocks before it."""
+        """Returns how many free device blocks it takes to continue after a tail, in addition to
+        those that are written; None: something is missing. keys: of all full blocks before it."""
         if not all(cache.has(name) for name in tail.all()):
             return None
         found = self._in_full_groups(cache, keys)
@@ -130,8 +130,8 @@ class KVGroups:
         return blocks
 
     def behind(self, blocks: int) -> int:
-        """The block that must be computed, beside so many that were found, for more to be found:
-        the next one, or the one before the next checkpoint."""
+        """Returns the block that must be computed after so many that were found, for more to be
+        found: the next one, or the one before the next checkpoint."""
         if self.states is None:
             return blocks
         return (self.states.last(blocks) + 1) * self.states.every - 1

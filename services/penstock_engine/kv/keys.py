@@ -23,7 +23,8 @@ _SUFFIX_BYTES = 4
 
 
 def root_key(*parts: str) -> bytes:
-    """The parent of a sequence's first block. parts: what the KV depends on beside the tokens."""
+    """Returns the parent key of a sequence's first block. parts: what the KV depends on in addition
+    to the tokens."""
     digest = blake2b(b"penstock kv", digest_size=DIGEST_BYTES)
     for part in parts:
         text = part.encode()

@@ -1,4 +1,4 @@
-"""Settings of where KV blocks are kept beside the pool, checked together."""
+"""Settings of the KV tiers below the device's pool, validated together."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from penstock_engine.sessions.effects import Effects
 
 
 class LiveView:
-    """Follows, beside a core, what goes in and out of it. now: on the core's clock."""
+    """Follows a core's inputs and outputs from outside. now: on the core's clock."""
 
     def __init__(self, core: EngineCore, now: float) -> None:
         self._core = core
@@ -258,8 +258,8 @@ class _Sent:
 class StepLog:
     """rows: of settled steps, oldest first.  tenants: tokens that these have computed for each.
 
-    Told of each plan that is sent and of each result, in order; a few operations for each of a
-    plan's slots.
+    Called with each plan that is sent and each result, in order; takes a few operations for each of
+    a plan's slots.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class EncodingShares:
         return True
 
     def _step_share(self) -> float:
-        """Work that this step may encode: little of it beside those that decode."""
+        """Returns the encoding work allowed in this step: little of it while others decode."""
         if self._share is None:
             running = self._scheduling.running.values()
             decodes = sum(s.progress.scheduled >= len(s.request.prompt_token_ids) for s in running)

@@ -124,8 +124,8 @@ class RequestMedia:
         return computed if cut is None else cut.start
 
     def contents(self, start: int, end: int) -> bytes:
-        """What tokens [start, end) are beside their ids: empty where no span overlaps them. Part of
-        the key of their KV block."""
+        """Returns the media content of tokens [start, end), as part of their KV block's key: empty
+        where no span overlaps them."""
         if self.media.joined:
             (whole,) = wholes_of(self.media)
             inside = start < whole.end and whole.start < end

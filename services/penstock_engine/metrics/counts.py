@@ -29,7 +29,7 @@ REJECTIONS = ("invalid", "overloaded", "unavailable", "limited")
 
 
 class EngineCounts(ReportsStatus):
-    """Since the process began. Seconds are of the clock that the core is told.
+    """Since the process began. Seconds are of the core's clock.
 
     dispatch_seconds: of steps beyond what the worker computed.  swapped_out, swapped_in: blocks, of
     workers that are gone.  disk_blocks_read, disk_blocks_missed: that were read from the tier on
@@ -68,7 +68,7 @@ class EngineCounts(ReportsStatus):
         self._lost_at: float | None = None
 
     def status(self) -> dict[str, Any]:
-        """Returns the counts that front ends are told: fields of Status."""
+        """Returns the counts in the status that front ends get: fields of Status."""
         return {
             "step_tokens": self.iteration_tokens.counts,
             "media_items_encoded": self.media_encoded,

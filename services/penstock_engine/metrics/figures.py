@@ -25,7 +25,7 @@ class Figure(NamedTuple):
     name: a counter's without its `_total`.  words: what it counts.
     read: a number; numbers by the labels' values; or a histogram. None leaves the family out. At
     most linear in the open requests.
-    labels: names of the labels beside the model's.
+    labels: names of the labels in addition to the model's.
     """
 
     kind: Literal["gauge", "counter"]

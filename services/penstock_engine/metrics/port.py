@@ -1,4 +1,4 @@
-"""The engine core's metrics port, beside its loop."""
+"""The engine core's metrics port, in a thread next to its loop."""
 
 from __future__ import annotations
 

@@ -26,10 +26,11 @@ ORDINARY = 1024
 """Tokens that a step without decodes may have whatever the last one had: few prompts are longer."""
 
 LEAST = 16
-"""Tokens that a step may have in any case beside the decodes that it is held against."""
+"""Prefill tokens that a step may always hold in addition to the decodes that limit it."""
 
 UNKNOWN = 64
-"""Tokens that a step may have beside the decodes while nobody knows what prefill costs here."""
+"""Prefill tokens that a step may hold in addition to the decodes until the cost of prefill is
+known."""
 
 WEIGHT = 0.25
 """Weight of the newest step in what is known."""
@@ -52,13 +53,13 @@ at first, and later."""
 
 
 class StepPace:
-    """Learns what decodes alone take, and what each token beside them adds; bounds steps by it.
+    """Learns what decodes alone take, and what each prefill token adds; bounds steps by it.
 
     A prompt's tokens are dear only by what a step takes longer than the decodes alone.  Where
     prompts wait all the time, no such step comes by itself; so now and then one is made.
 
-    slowdown: how many times as long as the decodes alone a step beside them may take; 0: there is
-    no bound.  short: seconds that it may take in any case.
+    slowdown: how many times as long as the decodes alone a mixed step may take; 0: there is no
+    bound.  short: seconds that it may take in any case.
     """
 
     def __init__(self, slowdown: float = 0.0, short: float = SHORT) -> None:
@@ -120,8 +121,8 @@ class StepPace:
         if self._with_prefill and self._with_prefill % every == 0:
             return decodes
         alone = self._alone(decodes)
-        beside = max(self._short, self._slowdown * alone) - alone
-        return decodes + max(LEAST, beside / self._each)
+        spare = max(self._short, self._slowdown * alone) - alone
+        return decodes + max(LEAST, spare / self._each)
 
     def aside(self, decodes: int) -> float:
         """Seconds that a step with so many decodes may take for what are no tokens, and what

@@ -62,7 +62,7 @@ class Policy(ABC):
     queue: Waiting
     """The sequences that wait for a slot."""
     pace: StepPace
-    """How long a step may take beside streams."""
+    """Bounds how long a step may take while sequences decode."""
 
     @classmethod
     @abstractmethod

@@ -34,10 +34,10 @@ class Tenants:
             self._grants[name] = _grant(entry, fields)
         self._others = self._grants.pop(ANYBODY, Grant())
 
-    def of(self, tenant: str, told: Grant | None = None) -> Grant:
-        """What `tenant` may have. told: what its request says of that, for a tenant that is not
-        listed."""
-        return self._grants.get(tenant) or told or self._others
+    def of(self, tenant: str, requested: Grant | None = None) -> Grant:
+        """Returns the limits of `tenant`. requested: those that its request states, for a tenant
+        that is not listed."""
+        return self._grants.get(tenant) or requested or self._others
 
 
 def _grant(entry: str, fields: str) -> Grant:

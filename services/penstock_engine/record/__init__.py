@@ -1,1 +1,1 @@
-"""Writes down all that a core is told, and replays it."""
+"""Records all inputs of a core, and replays them."""

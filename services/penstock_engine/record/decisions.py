@@ -21,7 +21,7 @@ class Decision(msgspec.Struct, array_like=True):
     """digests: of each of PARTS, empty where there was nothing.
 
     plans: the fields of each plan, an admitted sequence shown as (slot, tokens).
-    told: what front ends got, as (session, kind of message, outputs in it).
+    told: messages to front ends, as (session, kind of message, outputs in it).
     """
 
     digests: list[bytes]

@@ -1,7 +1,8 @@
 """Records in a file: [length, uint32][crc32, uint32][payload], little-endian, one after another.
 
-A file begins with MAGIC, then a Header, then the snapshot, compressed; then events.  What a killed
-process left half written is told apart from damage: it is the last record, and nothing follows.
+A file begins with MAGIC, then a Header, then the snapshot, compressed; then events.  A record that
+a killed process left half written isn't reported as damage: it is the last one, and nothing
+follows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A core that writes down all that it is told, and a digest of what it decides.
+"""A core that records all its inputs, and a digest of its decisions.
 
 It has the core's methods, and the core doesn't know of it.  Each file begins with a snapshot, so
 that any file can be replayed by itself.
@@ -155,8 +155,8 @@ REDACTED = tuple(name for name in Submit.__struct_fields__ if "salt" in name)
 
 
 def without_media(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """An event's arguments as they are written: no recording holds what a picture shows. No
-    decision depends on it, nor on how many bytes there are beside what the MediaChunk says."""
+    """Returns an event's arguments as they are recorded: without the content of media. No decision
+    depends on it, nor on its size, which the MediaChunk has."""
     if not any(isinstance(argument, MediaChunk) for argument in arguments):
         return arguments
     session, message, _, now = arguments
@@ -196,8 +196,8 @@ class Redaction:
     def _submit(self, submit: Submit) -> Submit:
         changed = self._without_salts(submit)
         if submit.session is not None:
-            told = self.digest(submit.session.id)
-            changed["session"] = msgspec.structs.replace(submit.session, id=told)
+            anonymous = self.digest(submit.session.id)
+            changed["session"] = msgspec.structs.replace(submit.session, id=anonymous)
         return msgspec.structs.replace(submit, **changed) if changed else submit
 
     def digest(self, value: str | bytes) -> str | bytes:

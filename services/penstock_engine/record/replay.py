@@ -196,8 +196,8 @@ def shown(decision: Decision | None, effects: Effects | None = None) -> str:
         return "nothing to send"
     lines = [f"plan {plain(plan)}" for plan in decision.plans]
     if effects is not None:
-        told = [(session, message) for session, message, _ in effects.to_frontends]
-        lines += [f"to front end {session.hex()}: {message!r}" for session, message in told]
+        messages = [(session, message) for session, message, _ in effects.to_frontends]
+        lines += [f"to front end {session.hex()}: {message!r}" for session, message in messages]
         ends = [*effects.end_workers, *effects.end_frontends]
         lines += [f"end session {session.hex()}: {reason}" for session, reason in ends]
     else:

@@ -130,7 +130,7 @@ class KeptAnswer:
             end, begin = self._ends.get(each.index), len(each.emitted)
             last = 0 if end is None else len(end.tokens)
             first = len(self._tokens[each.index]) - last
-            tokens, told = self._tokens[each.index], self._logprobs.get(each.index)
+            tokens, logprobs = self._tokens[each.index], self._logprobs.get(each.index)
             of_prompt = self._prompt_of(each.index, prompt) or []
             found += [
                 SequenceOutput(number, each.index, prompt_logprobs=of_prompt[at : at + PART])
@@ -138,7 +138,7 @@ class KeptAnswer:
             ]
             for at in range(begin, first, PART):
                 to = min(first, at + PART)
-                part = None if told is None else told[at:to]
+                part = None if logprobs is None else logprobs[at:to]
                 found.append(SequenceOutput(number, each.index, tokens[at:to].tolist(), part))
             if end is not None:
                 found.append(_from(end, number, max(0, begin - first)))

@@ -1,4 +1,4 @@
-"""One of several requests that get the same answer, as its front end is told of it."""
+"""One of several requests that share an answer: what its front end has been sent."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Reader:
         self.answer = answer  # number of what is computed, among those that are shared
         self.session = session  # of the front end that asked
         self.number = number  # by which that front end calls it
-        self.open = set(open_ones)  # sequences of which it is to be told more
+        self.open = set(open_ones)  # sequences that it gets more of
         self.arrival = arrival  # among all readers
         self.tenant = ""
         self.claim = b""  # digest of its own; empty for none
         self.accepted = 0.0  # seconds of the engine's clock
         self.deadline: float | None = None  # on the same clock
         self.gathered = False  # nobody reads its tokens as they come
-        self.timed = False  # it is told of the time that its sequences took
-        self.cached_due = True  # it hasn't been told how many tokens were found in the KV cache
+        self.timed = False  # it gets its sequences' timings
+        self.cached_due = True  # it must still get the number of cached tokens
         self.ahead: dict[int, int] = {}
         """Tokens that it has of a sequence beyond those that are there, from another engine core:
         it gets no token twice."""

@@ -191,7 +191,7 @@ class Request:
         return keys
 
     def contents(self, start: int, end: int) -> bytes:
-        """What tokens [start, end) are beside their ids: see RequestMedia."""
+        """Returns the media content of tokens [start, end): see RequestMedia."""
         media = self.media
         return b"" if media is None or start >= media.end else media.contents(start, end)
 
@@ -204,7 +204,7 @@ class Request:
 
 
 REUSED = 4
-"""A bit beside those of KVCache.origins: some of it was found in the KV cache."""
+"""A bit that is added to those of KVCache.origins: some of it was found in the KV cache."""
 
 
 class AuditTrail:

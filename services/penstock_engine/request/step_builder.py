@@ -232,8 +232,8 @@ def _table_of(sequence: Sequence) -> BlockTable:
 
 
 def _admission(sequence: Sequence, unknown: Container[int]) -> NewSequence:
-    """What the worker is told of a new sequence: in full, or like a sibling, if the worker has one.
-    unknown: slots of those that it has not read of yet."""
+    """Returns the worker's description of a new sequence: in full, or as a copy of a sibling that
+    the worker has. unknown: slots of those that it has not read of yet."""
     new = _without_states(sequence, unknown)
     states = _table_of(sequence).checkpoints
     if states is None:

@@ -143,7 +143,7 @@ class StepInFlight:
     def _verify_prompt(self, sequence: Sequence, end: int, outcome: SlotResult) -> None:
         """Each token that is computed gives log-probabilities of the next one of the prompt."""
         if sequence.finished:
-            return  # Nothing more is reported of it; so its count stays behind.
+            return  # Nothing more is reported of it; so its count stays lower.
         reported = min(end + sequence.progress.kept + 1, len(sequence.request.prompt_token_ids))
         expected = max(0, reported - sequence.prompt_reported)
         given = len(outcome.prompt_logprobs or ())

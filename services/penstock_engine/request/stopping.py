@@ -20,8 +20,8 @@ def check_stop(sequence: Sequence, max_len: int) -> Stop | None:
 
     The order is EOS, stop ids, repetition, max_tokens, context full; the first three don't count
     before min_tokens, but for EOS under a grammar, which comes that early only where nothing else
-    is allowed.  max_len: tokens of the context, prompt and output.  One whose prompt is still to be
-    told about goes on, also without tokens of its own.
+    is allowed.  max_len: tokens of the context, prompt and output.  A sequence whose prompt
+    logprobs are still due goes on, even without tokens of its own.
     """
     if sequence.reports_prompt:
         return None

@@ -10,7 +10,7 @@ from penstock.protocol.to_frontend import SequenceTimeline
 
 
 class Clock:
-    """The time that the core was last told, in seconds."""
+    """The time of the core's latest event, in seconds."""
 
     __slots__ = ("now", "watched")
 

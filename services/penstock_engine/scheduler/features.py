@@ -1,5 +1,5 @@
-"""Features of scheduling: what some models and settings need beside a step's budget, slots and KV
-blocks.
+"""Features of scheduling: what some models and settings need in addition to a step's budget, slots
+and KV blocks.
 
 The state has the ones that its model and settings need, in one order, and each is asked only at the
 hooks that it overrides: a step costs nothing for a feature that isn't there. The order is that of
@@ -61,8 +61,8 @@ class SchedulerFeature:
         return 1
 
     def take_cost(self, sequence: Sequence) -> int:
-        """Tokens that count as computed for the sequence beside its own, since this was asked
-        last."""
+        """Returns the tokens that count as computed for the sequence in addition to its own, since
+        the last call."""
         return 0
 
     def unscheduled(self, sequence: Sequence) -> None:

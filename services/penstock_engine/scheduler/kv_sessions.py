@@ -121,9 +121,9 @@ class KVSessions(HasDeadline, Restless):
     it will be away for longer than its retention, and there is a tier below the pool, it is not
     kept: its blocks go down when room is needed, and are brought back in time.
 
-    The time is what the core is told at each event, so that a replay decides alike.  There are
-    never more of them than open requests and kept blocks, but for those that ended in the steps in
-    flight: a session that keeps nothing, and isn't expected, is forgotten.
+    The time comes with each event, so that a replay decides alike.  There are never more of them
+    than open requests and kept blocks, but for those that ended in the steps in flight: a session
+    that keeps nothing, and isn't expected, is removed.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class PipelineScheduler(Scheduler):
         return msgspec.structs.replace(plan, work=[self._reporting(work) for work in plan.work])
 
     def _reporting(self, work: SlotWork) -> SlotWork:
-        """A slot's work, with the tokens that the slot was not told.
+        """Returns a slot's work, with the tokens that the slot doesn't know yet.
 
         Nothing follows a step that samples before it is settled, so what is missing has been
         emitted, and is what the work ends with.

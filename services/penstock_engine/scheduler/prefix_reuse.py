@@ -65,8 +65,8 @@ class PrefixReuse:
             if tail is None and self._is_in_the_making(sequence, wanted):
                 return None
         match = self._match(sequence, keys)
-        behind = self._groups.behind(match.blocks)
-        if behind < len(keys) and keys[behind] in self._makers:
+        next_block = self._groups.behind(match.blocks)
+        if next_block < len(keys) and keys[next_block] in self._makers:
             return None
         partial, computed = None, match.blocks * size
         # A state within a block isn't kept: there is nothing to go on with.
@@ -101,8 +101,8 @@ class PrefixReuse:
         return replace(start, needed=start.needed + tails.num_blocks(sequence, at), writes=at)
 
     def _has_spare(self, sequence: Sequence, computed: int) -> bool:
-        """Whether the pool has blocks for two tails beside all that the sequence may need until its
-        first token after one is settled."""
+        """Whether the pool has blocks for two tails in addition to all that the sequence may need
+        until its first token after one is settled."""
         states = self._groups.states
         spare = 0 if states is None else 2 * (states.pieces + len(self._groups.paged))
         ahead = sequence.num_tokens + self._cache.block_size

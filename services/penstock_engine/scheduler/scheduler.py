@@ -171,9 +171,9 @@ class Scheduler:
         chunks: list[Sequence] = []
         leaving, apart = self.state.leaving, (self.state.suspect, self.state.replayed)
         for slot, sequence in self.state.running.items():
-            behind = self._behind(sequence)
-            if behind and sequence not in apart and slot not in leaving:
-                (decodes if behind == 1 else chunks).append(sequence)
+            missing = self._behind(sequence)
+            if missing and sequence not in apart and slot not in leaving:
+                (decodes if missing == 1 else chunks).append(sequence)
         return decodes, chunks
 
     def _run_others(self, builder: StepBuilder) -> None:
@@ -338,8 +338,8 @@ class Scheduler:
         waits for goes on."""
         if self.state.cache is None or self.state.prefix_reuse is None:
             return False
-        behind = self._behind(sequence) - start.computed
-        end = start.computed + min(behind, most, builder.most(sequence))
+        missing = self._behind(sequence) - start.computed
+        end = start.computed + min(missing, most, builder.most(sequence))
         features = self.state.features
         end = self.state.features.end(sequence, start.computed, end)
         if end <= start.computed and not any(f.begins(sequence) for f in features.beginning):

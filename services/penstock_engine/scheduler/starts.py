@@ -36,7 +36,7 @@ class Look(NamedTuple):
 
 
 class Headroom:
-    """Free blocks that must remain when a sequence starts beside others.
+    """Free blocks that must remain when a sequence starts while others run.
 
     Every running sequence may then grow by HORIZON tokens before blocks run out, so that what was
     just started isn't preempted at once.
@@ -62,7 +62,8 @@ def next_starts(state: SchedulerState) -> list[Sequence]:
 
 
 def _fitting(state: SchedulerState, heads: list[Sequence]) -> list[Sequence]:
-    """The first of the heads, as many as free blocks let start beside what runs."""
+    """Returns the first heads of the queue, as many as free blocks let start in addition to what
+    runs."""
     headroom, groups = Headroom(), state.kv_groups
     free = 0 if state.pool is None else state.pool.num_free
     found: list[Sequence] = []
@@ -117,8 +118,8 @@ class StartFinder:
         return self._needed(needed, others) - state.pool.num_free - coming
 
     def _needed(self, own: int, others: int) -> int:
-        """Blocks that must be free for a sequence to start beside others: its own, and what those
-        may soon need.
+        """Returns how many blocks must be free for a sequence to start while others run: its own,
+        and what those may soon need.
 
         Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
         when all that have started are served.

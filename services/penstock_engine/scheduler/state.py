@@ -132,7 +132,7 @@ class SchedulerState(ReportsStatus):
         return len(self.running) - (self.replayed is not None)
 
     def status(self) -> dict[str, Any]:
-        """Returns what front ends are told of steps, slots and blocks: fields of Status."""
+        """Returns the status of steps, slots and blocks for front ends: fields of Status."""
         pool, cache = self.pool, self.cache
         return {
             "running": self.num_running,

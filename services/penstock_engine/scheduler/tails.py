@@ -2,7 +2,7 @@
 several sequences, and where a beam ends.
 
 Other models copy the block of keys and values in which such a place lies from a sequence that runs;
-a state there is gone by the time that others ask for it, unless the worker was told before to copy
+a state there is gone by the time that others ask for it, unless the worker was asked before to copy
 it. So it is given names, as the blocks are that lie before it.
 """
 

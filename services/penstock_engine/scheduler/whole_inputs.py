@@ -23,10 +23,10 @@ def most_told(pooling: PoolingConfig, config: EngineConfig) -> int:
 
 
 def longest_by_default(longest: int, pooling: PoolingConfig | None, config: EngineConfig) -> int:
-    """Tokens of an input where max_model_len isn't set: all that the model takes, as far as vectors
-    of each token can be told. longest: that the model takes."""
-    told = longest if pooling is None else most_told(pooling, config)
-    return min(longest, max(config.scheduler.max_num_batched_tokens, told))
+    """Returns the tokens of an input where max_model_len isn't set: all that the model takes, as
+    far as vectors of each token can be reported. longest: tokens that the model takes."""
+    reportable = longest if pooling is None else most_told(pooling, config)
+    return min(longest, max(config.scheduler.max_num_batched_tokens, reportable))
 
 
 def with_room(config: EngineConfig, longest: int) -> EngineConfig:

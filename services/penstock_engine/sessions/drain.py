@@ -14,8 +14,8 @@ leaves."""
 
 
 class Drain(HasDeadline, ReportsStatus, Restless):
-    """began: when it was told to leave; None: it wasn't.  hands_over: front ends are to take away
-    what is open."""
+    """began: when it was asked to leave; None: it wasn't.  hands_over: front ends are to resubmit
+    their open requests elsewhere."""
 
     def __init__(self, cache: CacheSettings) -> None:
         # Without an endpoint nobody could fetch anything: what goes on elsewhere is computed again.
@@ -45,7 +45,7 @@ class Drain(HasDeadline, ReportsStatus, Restless):
         return self.began is not None and not has_open and now >= self._kept_until
 
     def status(self) -> dict[str, Any]:
-        """Returns what front ends are told of the drain: fields of Status."""
+        """Returns the status of the drain for front ends: fields of Status."""
         return {"draining": self.began is not None, "hands_over": self.hands_over}
 
     @property

@@ -24,7 +24,7 @@ class ChunkBytes:
 @dataclass(slots=True)
 class Effects:
     """Messages to send, in order, as (session, message, frames); then sessions to end, each with
-    the reason that its peer is told.  Workers come first: a step should be under way while its
+    the reason that its peer gets.  Workers come first: a step should be under way while its
     predecessor's outputs are being sent."""
 
     to_workers: list[tuple[bytes, ToWorker, tuple[ChunkBytes, ...]]] = field(default_factory=list)

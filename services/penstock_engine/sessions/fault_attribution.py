@@ -41,7 +41,8 @@ class FaultAttribution:
 
     def accuse(self, sequences: Mapping[Sequence, int], beside: Collection[Suspect]) -> None:
         """Counts a failure of a worker, or of this engine core, against what was at work, at once.
-        sequences: with the end of their tokens in the step. beside: what was compiled or loaded."""
+        sequences: with the end of their tokens in the step. beside: what was compiled or loaded
+        meanwhile."""
         for sequence, end in sequences.items():
             _count(sequence, end)
         for suspect in beside:

@@ -123,8 +123,8 @@ class FrontendSession:
 
 
 class Orphanage(FrontendSession):
-    """Stands in for the front end of requests that have lost theirs: what they gain is kept, and
-    nobody is told."""
+    """Stands in for the front end of requests that have lost theirs: outputs are kept, and nothing
+    is sent."""
 
     __slots__ = ("_numbers",)
 
@@ -139,14 +139,14 @@ class Orphanage(FrontendSession):
         self.requests[request.number] = request
 
     def reply(self, message: Reply, frames: Frames = ()) -> None:
-        """Does nothing: who takes the request over is told again."""
+        """Does nothing: the front end that adopts the request is sent everything."""
 
     def give(self, request: Request, output: SequenceOutput) -> None:
         if request.kept is not None:
             request.kept.note(output)
 
     def moved(self, request: Request) -> None:
-        """Does nothing: who takes the request over is told again."""
+        """Does nothing: the front end that adopts the request is sent everything."""
 
 
 class Frontends(HasDeadline, ReportsStatus):
@@ -198,7 +198,7 @@ class Frontends(HasDeadline, ReportsStatus):
         return self.deadlines.next_time()
 
     def status(self) -> dict[str, Any]:
-        """Returns what front ends are told of their sessions: fields of Status."""
+        """Returns the status of the sessions for front ends: fields of Status."""
         return {"frontends": len(self)}
 
     def moved(self, requests: list[Request]) -> None:
@@ -223,8 +223,8 @@ class Frontends(HasDeadline, ReportsStatus):
     def flush(self, effects: Effects, status: Status | None, *, due: bool) -> None:
         """Moves what each session is due into `effects`, in the order in which it must arrive.
 
-        status: the same object as before if nothing has changed.  due: whether all are to be told,
-        and not only who was told nothing yet.
+        status: the same object as before if nothing has changed.  due: whether it goes to all front
+        ends, and not only to those that have had none yet.
         """
         send = effects.to_frontends.append
         for session in self._sessions.values():

@@ -118,7 +118,7 @@ class KeptAnswers(HasDeadline):
         return request
 
     def find_shared(self, submit: Submit, sampling: TokenSampling) -> Request | None:
-        """An equal request that has not ended. sampling: what a worker would be told."""
+        """Returns an equal request that has not ended. sampling: in the worker's form."""
         if not self._by_share:
             return None
         return self._by_share.get(share_name(submit, sampling))
@@ -278,9 +278,9 @@ def _begun(request: Request) -> bool:
 
 
 def _can_be_kept(submit: Submit) -> bool:
-    """Whether all that its reader is told can be told again: not how many of the tokens that a
-    client predicted were right, nor log-probabilities of tokens from another life, and media come
-    from its front end."""
+    """Whether all that its reader was sent can be sent again: not how many of a client's predicted
+    tokens were right, nor log-probabilities of tokens from an earlier process; media come from its
+    front end."""
     wanted = submit.sampling
     begun = any(each.emitted for each in submit.sequences)
     partly = (wanted.logprobs is not None and begun) or submit.prompt_delivered > 1
@@ -295,8 +295,8 @@ def can_be_shared(submit: Submit) -> bool:
 
 
 def share_name(submit: Submit, sampling: TokenSampling) -> bytes:
-    """Names all that a request's tokens depend on, whose it is, and how urgent. What draws nothing
-    depends on no seed. sampling: what a worker is told."""
+    """Names all that a request's tokens depend on, whose it is, and how urgent. Greedy requests
+    depend on no seed. sampling: in the worker's form."""
     if sampling.temperature == 0.0:
         sampling = msgspec.structs.replace(sampling, seed=0)
     whole = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 FAULT_PATIENCE = 1.0
-"""Seconds from the first fault on.  A rank that failed has told so before it hung up, so all that
-stands between two faults is their way here; one that was killed says nothing at all."""
+"""Seconds from the first fault on.  A rank that failed reports it before it disconnects, so only
+the transfer time lies between two faults; one that was killed reports nothing at all."""
 
 
 class RankFaults:

@@ -125,14 +125,14 @@ class SharedAnswers(FrontendSession, HasDeadline):
     ) -> None:
         """Ends a reader's open sequences, or one of them, which go on for others."""
         for each in sorted(reader.open) if index is None else [index]:
-            told = SequenceOutput(
+            output = SequenceOutput(
                 reader.number,
                 each,
                 finish=finish,
                 error=error or None,
                 error_code="unavailable" if error else None,
             )
-            self._tell(request, reader, told)
+            self._tell(request, reader, output)
 
     def reply(self, message: Reply, frames: Frames = ()) -> None:
         """Says that a grammar was compiled: nothing else is said to a request that has run."""

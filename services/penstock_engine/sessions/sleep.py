@@ -15,9 +15,9 @@ requests."""
 
 
 class SleepState(ReportsStatus, Restless):
-    """Workers are told what they are to be when their group forms: awake, by Setup, or asleep.  So
-    a group that was formed otherwise than is wanted now ends, and is formed anew; a worker that
-    dies meanwhile comes back as it is to be."""
+    """A group of workers is formed awake (by Setup) or asleep.  So a group whose state isn't the
+    wanted one ends, and is formed anew; a worker that dies meanwhile comes back in the wanted
+    state."""
 
     def __init__(self, level: SleepLevel = 0) -> None:
         self.dozes = False
@@ -68,7 +68,7 @@ class SleepState(ReportsStatus, Restless):
         return now < self._rousing_until
 
     def status(self) -> dict[str, Any]:
-        """Returns what front ends are told of the sleep: fields of Status."""
+        """Returns the status of the sleep for front ends: fields of Status."""
         return {"sleeping": self.level, "waking": self.waking}
 
     @property
@@ -87,7 +87,7 @@ class SleepState(ReportsStatus, Restless):
         return self.group_level != self.level
 
     def formed(self) -> None:
-        """A group is told now what it is to be."""
+        """Notes that a group is being set up in the wanted state."""
         self.group_level = self.level
         self._answered.clear()
 

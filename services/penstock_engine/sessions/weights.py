@@ -49,9 +49,9 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
 
     No request is ever computed by two sets of weights.  So a change begins when no request is
     open of which anything is computed for good; until then nothing starts that isn't begun, unless
-    somebody who is waits for a place.  Workers are then told of the new folder as their group forms
-    anew.  A group that can't load it is the end of the trial: the next one gets the former weights.
-    So is a time in which none comes that could.
+    somebody who is waits for a place.  Workers then get the new folder as their group forms anew.
+    If a group can't load it, or none forms in time, the trial ends: the next group gets the former
+    weights.
 
     While the model sleeps, nothing can be tried.  Whoever asks is promised that it will be, and the
     trial takes place when the model wakes.
@@ -95,7 +95,8 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
         return True
 
     def begin(self, facts: EngineFacts, now: float) -> EngineFacts:
-        """What workers are told from now on. The change is on trial until `loaded` or `failed`."""
+        """Returns the facts for workers from now on. The change is on trial until `loaded` or
+        `failed`."""
         if self.asked is None:
             return facts
         self._tried, self.asked, self._deaths = self.asked, None, 0
@@ -104,7 +105,7 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
         return with_weights(facts, self._tried.message.folder, self._tried.message.model)
 
     def taken(self) -> None:
-        """A group is told to load them."""
+        """Notes that a group was sent the weights to load."""
         self._group_until = math.inf
 
     def lonely(self, now: float) -> str:
@@ -121,7 +122,7 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
         return waited
 
     def loaded(self) -> bool:
-        """The group has what it was told. Whether that ends a trial."""
+        """Notes that the group has loaded its weights. Returns whether that ends a trial."""
         if self.former is None:
             return False
         self._answer(self._tried)
@@ -129,8 +130,9 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
         return True
 
     def failed(self, reason: str, *, heard: bool) -> EngineFacts | None:
-        """The group is gone that was to load them. What workers are told instead, if that ends the
-        trial. heard: whether it said why; what was promised isn't given up for one death."""
+        """Notes that the group is gone that was to load them. Returns the workers' facts if that
+        ends the trial. heard: whether it gave a reason; a promised change isn't given up for one
+        death."""
         self._deaths += 1
         if self._tried is None and not heard and self._deaths < MOST_DEATHS:
             return None

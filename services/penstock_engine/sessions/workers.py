@@ -1,4 +1,4 @@
-"""The workers: their sessions, what they have told, and whether steps get done."""
+"""The workers: their sessions, what they have reported, and whether steps get done."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Workers(HasDeadline, ReportsStatus):
         return math.inf if until is None else until
 
     def status(self) -> dict[str, Any]:
-        """Returns what front ends are told of the workers: fields of Status."""
+        """Returns the status of the workers for front ends: fields of Status."""
         ready = self.ready
         return {
             "fingerprint": self.fingerprint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 PLACES = 8
-"""Places that are told apart; the last stands for all after it, too."""
+"""Places that are counted separately; the last stands for all after it, too."""
 
 
 class Acceptance:
@@ -79,7 +79,7 @@ class Acceptance:
 
 
 KINDS = 64
-"""Kinds of texts that are told apart; the one that was seen least lately is forgotten first."""
+"""Kinds of texts that are counted separately; the least recently seen one is evicted first."""
 
 KIND_FADE, KIND_WEIGHT = 0.99, 10.0
 """Weight that an observation of a kind keeps after each later one, and how many of its own weigh as

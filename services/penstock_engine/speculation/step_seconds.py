@@ -9,7 +9,8 @@ from statistics import median
 from typing import NamedTuple
 
 EXACT = 16
-"""Up to so many rows each number of them is told apart; above, quarters of a power of two."""
+"""Up to so many rows each number of them has an entry of its own; above, quarters of a power of
+two."""
 
 BUCKETS = 64
 

@@ -46,7 +46,7 @@ class AdapterEntry:
         self.running = 0  # sequences with a slot
         self.unused = False  # loaded, and nobody has started with it yet
         self.used = 0  # number of the start that used it last; of none: when it was loaded
-        self.started = 0.0  # when workers were told to load it
+        self.started = 0.0  # when workers were asked to load it
         self.deadline = (
             0.0  # when loading it will have taken too long; inf: others are loaded first
         )
@@ -56,9 +56,9 @@ class AdapterEntry:
 
 
 class AdapterNames:
-    """What was said last of each name, whoever said it: so engine cores and front ends that tell
-    each other what they know come to know the same. The engine core itself needs no names: it keeps
-    them for front ends, of which none knows what another one was told.
+    """The latest state of each adapter name, from any source: engine cores and front ends that send
+    each other what they know converge. The engine core itself needs no names: it keeps them for
+    front ends, which don't know what another front end was sent.
 
     An unloaded name is kept too, or a front end that has not heard of it would bring it back.
     """
@@ -70,11 +70,11 @@ class AdapterNames:
         """Every name, of those unloaded too."""
         return list(self._names.values())
 
-    def learn(self, told: Iterable[NamedAdapter]) -> list[NamedAdapter]:
-        """What is new of what was told. One more name than there is room for is not kept, and the
-        one that was unloaded first makes room."""
+    def learn(self, reported: Iterable[NamedAdapter]) -> list[NamedAdapter]:
+        """Returns what is new of the names. A name beyond the limit is not kept unless an unloaded
+        one can make room; the first one unloaded goes."""
         changed: list[NamedAdapter] = []
-        for each in told:
+        for each in reported:
             known = self._names.get(each.name)
             if known is not None and (not each.stamp or known.order >= each.order):
                 continue

@@ -109,7 +109,7 @@ class AdapterPlaces:
         return [e for e in self.loaded.values() if e.stage is AdapterStage.LEAVING]
 
     def loading(self) -> list[AdapterEntry]:
-        """Adapters that workers were told to load, and have not yet, in order."""
+        """Adapters that workers were asked to load, and have not loaded yet, in order."""
         return [e for e in self.loaded.values() if e.stage is AdapterStage.LOADING]
 
     def check(self) -> None:

@@ -1,9 +1,9 @@
 """What is read from the worker's tier on disk: what is asked for, what pays, and into which blocks.
 
-The worker keeps the tier's files and index, and reads beside its steps.  The engine core asks for
-the part of a prompt that is in neither pool nor host tier, and gives blocks for what was found.
-Those belong to the fetch until it is answered, whoever has left meanwhile; then they can be found
-by their keys as all others, and whoever waited goes on.  It does so, too, after the time that
+The worker keeps the tier's files and index, and reads concurrently with steps.  The engine core
+asks for the part of a prompt that is in neither pool nor host tier, and gives blocks for what was
+found. Those belong to the fetch until it is answered, even if its request is gone; then they can be
+found by their keys as all others, and waiting requests go on.  It does so, too, after the time that
 computing would take, or where anything is wrong: what has not come is computed.
 """
 
@@ -255,8 +255,8 @@ class DiskKV:
             self._of_session[session] = fetch
 
     def pull(self, prompt: ExpectedPrompt) -> None:
-        """Has read the next of these blocks that are there at this moment, where there is room for
-        all of the prompt beside as much again. Half of the fetches are requests' alone."""
+        """Reads the next of these blocks that are stored now, where there is room for twice the
+        whole prompt. Half of the fetches are reserved for requests."""
         cache, groups = self._scheduling.cache, self._scheduling.kv_groups
         if cache is None or prompt in self._of_prompt or not prompt.left:
             return

@@ -45,7 +45,7 @@ class GrammarEntry:
         """Open requests that follow it."""
         self.waiting: dict[Sequence, None] = {}
         """Sequences that can't run before it is ready, in the order in which they came."""
-        self.started = 0.0  # when the worker was told to compile it
+        self.started = 0.0  # when the worker was asked to compile it
         self.deadline = 0.0  # when compiling it will have taken too long
         self.deaths = 0  # workers that died while they compiled it
         self.answered: set[int] = set()

@@ -299,7 +299,7 @@ class GrammarManager(HasDeadline, HoldsSequences):
         return self._idle.first(most) if 2 * len(self._idle) > self._settings.max_grammars else None
 
     def _forget(self, entry: GrammarEntry) -> None:
-        told = entry.stage in (GrammarStage.COMPILING, GrammarStage.READY)
+        sent = entry.stage in (GrammarStage.COMPILING, GrammarStage.READY)
         entry.stage = GrammarStage.GONE
         del self._entries[entry.number], self._by_digest[entry.key]
         self._held_by[entry.tenant] -= 1
@@ -307,5 +307,5 @@ class GrammarManager(HasDeadline, HoldsSequences):
             del self._held_by[entry.tenant]
         self._idle.discard(entry)
         self._compiling.pop(entry.number, None)
-        if told:
+        if sent:
             self._workers.send(DropGrammar(entry.number))

@@ -1,4 +1,4 @@
-"""Sequences that wait for something of their own, beside the queue: media, or an adapter."""
+"""Sequences that wait outside the queue for something of their own: media, or an adapter."""
 
 from __future__ import annotations
 

@@ -44,8 +44,9 @@ class QueueBounds:
     ) -> str | None:
         """Why a tenant's request of that size can't be taken now, or None.
 
-        aside: what waits for media or adapters, beside the queue; of one tenant, if one is named.
-        starting: says who of the queue can start; asked only of a queue that is full with them.
+        aside: requests that wait for media or adapters, outside the queue; of one tenant, if one is
+        named. starting: returns which queued requests can start; called only if the queue is full
+        with them.
         """
         added = Part(1, num_sequences, num_sequences * prompt_tokens + predicted_tokens)
         tokens = queue.num_tokens + queue.num_predicted

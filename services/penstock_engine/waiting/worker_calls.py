@@ -153,7 +153,7 @@ class WorkerCalls(HasDeadline, Restless, ServesFrontends):
         self._waiting = deque(one for one in self._waiting if one.session != session)
 
     def check(self) -> None:
-        """Raises BrokenState where a call runs beside a step, or of no rank."""
+        """Raises BrokenState where a call runs during a step, or of no rank."""
         if self.running and self._scheduling.in_flight:
             raise BrokenState("a call to the workers runs during a step")
         if self.running != bool(self._unanswered):

@@ -15,7 +15,7 @@ _NEARLY = 1e-9
 class Stretch(msgspec.Struct, frozen=True):
     """Seconds of `steps` steps, the first of which takes `first`, each further one `growth` more.
 
-    chunk: tokens of prompts in each step, beside one for each decoding sequence.
+    chunk: tokens of prompts in each step, in addition to one for each decoding sequence.
     """
 
     steps: int
@@ -50,8 +50,8 @@ class StretchPace(msgspec.Struct, frozen=True):
     short: float
 
     def chunk(self, decodes: int, context: int, start: int) -> int:
-        """Tokens of a prompt that a step may hold beside so many decodes.  context: tokens whose KV
-        the decodes read.  start: tokens of the prompt that are there."""
+        """Returns how many tokens of a prompt a step may hold in addition to so many decodes.
+        context: tokens whose KV the decodes read.  start: tokens of the prompt that are there."""
         most = max(1, self.tokens - decodes)
         if not self.slowdown:
             return most

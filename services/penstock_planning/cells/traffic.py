@@ -28,8 +28,8 @@ class MixedTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tenants: how many; the n-th has 1 / n ** skew of the sessions.  agents: share of sessions that
     are agents', the others are chats.  named: share of tenants that send a session's name.
     system: tokens that all chats of a tenant begin with, and its agents with twice as many.
-    chat_turns, agent_turns: medians of a session's; chat_step, agent_step: of the tokens that each
-    turn brings beside the answer before; chat_output, agent_output: of answers.  person, tool:
+    chat_turns, agent_turns: medians of a session's; chat_step, agent_step: of the new tokens of
+    each turn, without the previous answer; chat_output, agent_output: of answers.  person, tool:
     medians of the seconds before a chat's and an agent's next turn.  max_prompt: a session ends
     before it has more tokens.
     grows: factor by which tenant number `grown` begins more sessions, from `grows_at` for

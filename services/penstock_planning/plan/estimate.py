@@ -84,7 +84,8 @@ def estimated_cost(device: Accelerator, model: ModelSize) -> StepCost:
 
 
 def kv_blocks(device: Accelerator, model: ModelSize, block_size: int) -> int:
-    """Blocks that fit beside the weights. Raises InvalidRequest where these don't."""
+    """Returns how many blocks fit in addition to the weights. Raises InvalidRequest where these
+    don't fit."""
     room = MEMORY_SHARE * device.memory * GB - model.weight_bytes
     blocks = int(room / (model.kv_bytes * block_size)) if model.kv_bytes else 1_000_000
     if blocks < 1:

@@ -22,7 +22,7 @@ OWN = {
     "draft_tokens": int,
     "acceptance": float,
 }
-"""What a change may say beside the engine's settings and `reuse`, and the types."""
+"""Fields of a change in addition to the engine's settings and `reuse`, and their types."""
 
 SECTIONS = ("scheduler", "cache")
 MOST_CHANGES = 16

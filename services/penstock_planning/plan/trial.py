@@ -22,10 +22,10 @@ from penstock_planning.simulate.trace import TraceRequest
 BUSY = 0.9
 """Cores that compute for so much of the time have no room for more."""
 KEPT_UP = 0.95
-"""Engine cores that are busy, and answer fewer than this share of what comes, may fall behind: or
-the last answers are long, or by chance fewer came."""
+"""Busy engine cores that answer fewer than this share of the arrivals may be overloaded; or the
+last answers are long, or fewer came by chance."""
 GROWTH = 1.5
-"""Cores fall behind if so many times as many requests are under way later on, see Arrivals."""
+"""Cores are overloaded if so many times as many requests are in progress later on, see Arrivals."""
 
 
 class CoreLayout(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ def check_load(seconds: float) -> None:
 
 
 class AdapterLoads(OneByOne[str]):
-    """Adapters on their way to one worker, by their digests, loaded beside its steps."""
+    """Adapters that one worker loads concurrently with its steps, by their digests."""
 
     __slots__ = ("_seconds",)
 

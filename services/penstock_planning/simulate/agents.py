@@ -28,7 +28,7 @@ AGENTS, OTHERS = "agents", "others"
 class AgentTraffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """sessions, rate: how many begin, and how many per second.  kinds: of agents; those of one kind
     begin with the same `system` tokens.  turns: median of a session's.  task: tokens of its first
-    message.  step: median of the tokens that come to each further turn, beside the answer before.
+    message.  step: median of the new tokens of each further turn, without the previous answer.
     output: median of an answer's.  tool: median of the seconds until the next turn; tool_sigma: of
     the logarithm.  asks: share of the answers after which a person is waited for instead, `person`
     seconds in the median.  known: of the logarithm, how far off a tool's expected time is.

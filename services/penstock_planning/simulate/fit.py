@@ -28,7 +28,7 @@ from penstock_planning.simulate.cost import FittedCost, SizeSpread, StepCost, ex
 MAX_STEPS = 500_000
 FEWEST_STEPS = 20
 KEPT = 0.99
-"""Share of the steps that the errors are told of: those that fit best."""
+"""Share of the steps that errors are reported for: those that fit best."""
 
 PASSES = 10
 LEAST_ERROR = 0.02
@@ -251,9 +251,9 @@ def _steps(recording: RecordingFile) -> Iterator[Measured]:
                 result = _result(record)
                 if result is None:
                     continue
-                told = answers.setdefault(result.step, [])
-                told.append(result.compute_seconds)
-                if len(told) < ranks:
+                times = answers.setdefault(result.step, [])
+                times.append(result.compute_seconds)
+                if len(times) < ranks:
                     continue
                 seconds = max(answers.pop(result.step))
                 now = record.arguments[-1]

@@ -74,7 +74,7 @@ def middle(bucket: int) -> float:
 
 
 MAX_TENANTS = 64
-"""Tenants whose latencies are told apart; further ones share the last place."""
+"""Tenants whose latencies are reported separately; further ones share the last place."""
 
 OTHERS = "(others)"
 
@@ -136,7 +136,7 @@ class TenantLatencies:
 
 
 class Metrics:
-    """`rejected`, `ended` and `outputs` are told by the simulation as they happen.
+    """The simulation calls `rejected`, `ended` and `outputs` as they happen.
 
     A cached token is one that the core says it found in its prefix index.
     """

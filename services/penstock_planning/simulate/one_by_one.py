@@ -1,4 +1,4 @@
-"""What a simulated worker does beside its steps, one thing after another."""
+"""What a simulated worker does concurrently with its steps, one thing after another."""
 
 from __future__ import annotations
 

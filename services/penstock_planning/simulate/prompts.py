@@ -33,8 +33,8 @@ _OPTIONAL = tuple(
 
 
 def submit_of(request: TraceRequest, number: int, told: Told = "sessions") -> Submit:
-    """The message. Tokens that nobody shares begin with the number, so that no two prompts have a
-    block in common but those that the trace says. told: of the request's session."""
+    """Returns the message. Tokens that nobody shares begin with the number, so that prompts have
+    only those blocks in common that the trace says. told: what is sent of the request's session."""
     extra = {theirs: getattr(request, ours) for ours, theirs in _OPTIONAL if getattr(request, ours)}
     return Submit(
         number,

@@ -28,8 +28,8 @@ Kept = OrderedDict[bytes, None]
 
 
 class SimulatedStore(OneByOne[FoundKV | FetchedKV]):
-    """Outlives its workers. Writing takes no time; reading takes its time beside the steps, one
-    question after another, whose answers are due. What was not used for longest goes first."""
+    """Outlives its workers. Writing takes no time; reading takes its time concurrently with steps,
+    one lookup after another. The least recently used block goes first."""
 
     __slots__ = ("_block_seconds", "_blocks", "_kept")
 

@@ -187,10 +187,10 @@ class TGIFormat(WrittenAtOnce):
         tokens, tops = JsonList(), JsonList()
         async with paced(len(choice.token_ids)) as pace:
             for begin, end in steps(len(choice.token_ids)):
-                told, likeliest = self._read(
+                sampled, likeliest = self._read(
                     choice.token_ids[begin:end], choice.logprobs[begin:end]
                 )
-                tokens.add(told)
+                tokens.add(sampled)
                 tops.add(likeliest)
                 await pace.rest()
         details.tokens = splices.put(tokens.pieces())

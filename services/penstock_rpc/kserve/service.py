@@ -147,14 +147,14 @@ class _Infer:
         body: InferBody,
         context: Context,
         method: str,
-        told: Context | None,
+        answered: Context | None,
     ) -> ModelInferResponse:
-        """told: whose initial metadata tell of the answer."""
+        """answered: whose initial metadata describe the answer; None: nobody's."""
         scope = scope_of(
             context, method, path=body.path, size=len(body.json), request_id=message.id
         )
         form = InferFormat(message)
-        async with self._calls.exchange(told, scope, body.json) as exchange:
+        async with self._calls.exchange(answered, scope, body.json) as exchange:
             answer = await exchange.whole()
         return form.vectors(answer) if body.path.endswith("embeddings") else form.text(answer)
 

@@ -1,4 +1,4 @@
-"""`python -m penstock_rpc.protos` makes the modules beside the .proto files anew."""
+"""`python -m penstock_rpc.protos` generates the modules from the .proto files of this folder."""
 
 from __future__ import annotations
 
