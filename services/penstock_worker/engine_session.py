@@ -121,8 +121,8 @@ class CoreSession:
     def _sent_at_once(self) -> bool:
         """Whether all that is queued has left, and this thread's work has nothing to look at.
 
-        ZeroMQ's descriptor tells once of what comes. Who sends may be the one who is told, and then
-        wakes the thread that waits on it.
+        ZeroMQ's descriptor signals arrivals once. If a thread that sends consumes the signal, it
+        wakes the thread that waits on the descriptor.
         """
         if not self._client.lock.acquire(blocking=False):
             return False
@@ -133,7 +133,7 @@ class CoreSession:
             self._client.lock.release()
 
     def leave(self) -> None:
-        """Say that this process was told to go, if there is anybody to tell. To be closed next."""
+        """Says that this process was asked to stop, if there is a session. To be closed next."""
         self.send(self._session, Leaving())
 
     def close(self) -> None:

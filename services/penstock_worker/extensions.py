@@ -78,8 +78,8 @@ class ExtensionMethods:
         method = known.get(call.method)
         if method is None:
             names = ", ".join(sorted(known)) or "none: no worker extension is installed"
-            told = f"no worker extension has a method {call.method!r}; there are: {names}"
-            return CallFailed(call.call, "invalid", told)
+            reason = f"no worker extension has a method {call.method!r}; there are: {names}"
+            return CallFailed(call.call, "invalid", reason)
         try:
             args, kwargs = decode_value(call.arguments)
             inspect.signature(method).bind(*args, **kwargs)
@@ -125,11 +125,11 @@ def _called(
     # A method that ends the program has failed as much as one that raises.
     except (Exception, SystemExit) as error:
         log.error("a worker extension's method failed", exception=True, method=call.method)
-        told = f"{call.method}: {type(error).__name__}: {error}"
-        return CallFailed(call.call, "failed", told[:MOST_ERROR_CHARS])
+        reason = f"{call.method}: {type(error).__name__}: {error}"
+        return CallFailed(call.call, "failed", reason[:MOST_ERROR_CHARS])
     if len(result) > call.result_bytes:
-        told = f"{call.method}: its result has {len(result)} bytes; allowed: {call.result_bytes}"
-        return CallFailed(call.call, "failed", told)
+        reason = f"{call.method}: its result has {len(result)} bytes; allowed: {call.result_bytes}"
+        return CallFailed(call.call, "failed", reason)
     return CallDone(call.call, result)
 
 

@@ -68,7 +68,7 @@ def main(
     _set_environment()
     transport = transport or TransportSettings()
     membership = Membership(rank_host)
-    membership.address()  # Now, so that a bad host is told here.
+    membership.address()  # Now, so that a bad host is reported here.
     session = CoreSession(engine_endpoint, rank, transport, membership.address)
     port = metrics.worker_metrics_port
     worker = Worker(
@@ -124,10 +124,10 @@ class Signals:
     """Notes SIGTERM and SIGINT, and within `interrupting` raises _Leave in the main thread when the
     first one comes.
 
-    Not before: torch's own initialisation calls Python, and ends the process where that raises.
-    Not after: what is given up at the end would stay, and a finaliser that the interpreter calls
-    can't pass an exception on, so it would be printed as a fault.
-    asked: whether one has come.  To be looked at beside the exception, which may come out as
+    Not before: torch's own initialisation calls Python, and ends the process where that raises. Not
+    after: what is released at the end would stay, and a finaliser that the interpreter calls can't
+    pass an exception on, so it would be printed as a fault.
+    asked: whether one has come.  To be checked in addition to the exception, which may come out as
     another or not at all: Python 3.11 makes a RuntimeError of what is raised while a class is made,
     and an import may be in the middle of one.
     """
@@ -147,7 +147,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within it, the main thread is not interrupted, but behind it."""
+        """Defers interrupts of the main thread until the context ends."""
         if not self._raises or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -181,7 +181,7 @@ def preload() -> None:
     _set_environment()
     with uncollected():
         if has_driver():
-            import_torch()  # Beside the session's opening, as there it is needed.
+            import_torch()  # Concurrently with the session's opening, which needs it.
         defer_torch()
         import penstock_worker.loading.load  # noqa: F401
 

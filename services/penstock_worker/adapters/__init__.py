@@ -1,1 +1,1 @@
-"""Adapters of low rank: loading them beside the steps, and which rows of a batch have which."""
+"""LoRA adapters: loading them concurrently with steps, and which rows of a batch have which."""

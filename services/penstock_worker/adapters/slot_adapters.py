@@ -1,7 +1,7 @@
 """Loaded adapters, and which slots have them.
 
-A message is heard by the session's thread while the main thread is still behind with plans. An
-adapter is loaded at once, and forgotten only when the plans that came before that message have
+The session's thread reads a message while the main thread still has earlier plans to compute. An
+adapter is loaded at once, and unloaded only when the plans that came before that message have
 begun. What a slot uses stays until the slot is released.
 """
 

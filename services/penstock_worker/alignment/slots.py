@@ -1,4 +1,4 @@
-"""The sequences of a step whose tokens are to be told the times of."""
+"""The sequences of a step whose tokens are to be aligned in time."""
 
 from __future__ import annotations
 
@@ -146,11 +146,11 @@ def _normalised(weights: Tensor) -> Tensor:
 def _medians(weights: Tensor, width: int) -> Tensor:
     """The median of each number and its neighbours in the same row; beyond its ends, the row is
     mirrored."""
-    beside = width // 2
-    if weights.shape[-1] <= beside:
+    margin = width // 2
+    if weights.shape[-1] <= margin:
         return weights
-    padded = torch.nn.functional.pad(weights[None], (beside, beside), mode="reflect")[0]
-    return padded.unfold(-1, width, 1).sort(-1).values[..., beside]
+    padded = torch.nn.functional.pad(weights[None], (margin, margin), mode="reflect")[0]
+    return padded.unfold(-1, width, 1).sort(-1).values[..., margin]
 
 
 # Dynamic time warping: the cheapest way through a matrix that goes back in neither direction.

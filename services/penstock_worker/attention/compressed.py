@@ -1,9 +1,9 @@
 """What the reference backend keeps for compressed attention (see CompressedSpec), and how a step
 reads and writes it.
 
-What a token gives to entries lies in blocks beside its key, and an entry with its key in the index
-in that block of the first group which has its last token (see penstock.model.compressed_kv). So
-blocks hold all that is made of their tokens: they can be found by a prefix, swapped, stored and
+What a token contributes to entries lies in blocks next to its key, and an entry with its key in the
+index in that block of the first group which has its last token (see penstock.model.compressed_kv).
+So blocks hold all that is made of their tokens: they can be found by a prefix, swapped, stored and
 sent as any others. What a token gives is read again when the entry's last token is computed, in the
 same step or in a later one: an entry is made of stored numbers in any case, in one order, so that
 its bits don't depend on how tokens were divided into chunks.
@@ -32,12 +32,12 @@ from penstock_worker.attention.interface import (
 
 @dataclass(frozen=True)
 class _Layer:
-    """Rows of a layer. Those of the block behind the cache's last one stay zero."""
+    """A layer's rows. Those of the block after the cache's last one stay zero."""
 
     group: int
     keys: ops.RowsOfBlocks
     given: ops.RowsOfBlocks | None
-    """What each token gives to entries: values, then logits; both for the index behind it."""
+    """What each token contributes to entries: values, then logits; then both for the index."""
     entries: ops.RowsOfBlocks | None
     index: ops.RowsOfBlocks | None
     """Keys of entries."""
@@ -65,12 +65,12 @@ class CompressedCache:
         if not spec.rate:
             return _Layer(group, keys, None, None, None)
         of_index = 0 if spec.index is None else spec.index.size
-        behind = tokens + shape.block_size * head
+        after_keys = tokens + shape.block_size * head
         count = entries_of_block(spec.rate, shape.block_size)
         return _Layer(
             group,
             keys,
-            self._rows(behind, shape.block_size, 2 * spec.series * (head + of_index)),
+            self._rows(after_keys, shape.block_size, 2 * spec.series * (head + of_index)),
             self._rows(entries, count, head),
             None if not of_index else self._rows(entries + count * head, count, of_index),
         )

@@ -289,10 +289,10 @@ def _expected(
         scores = torch.einsum("rkgd,ktd->kgrt", grouped, keys) * (rule.scale or 1.0)
         if rule.soft_cap:
             scores = rule.soft_cap * torch.tanh(scores / rule.soft_cap)
-        behind = start + torch.arange(len(own))[:, None] - torch.arange(len(slots))
-        hidden = behind < 0
+        distance = start + torch.arange(len(own))[:, None] - torch.arange(len(slots))
+        hidden = distance < 0
         if rule.window is not None:
-            hidden |= behind >= rule.window
+            hidden |= distance >= rule.window
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         found.append(torch.einsum("kgrt,ktd->rkgd", weights, values).flatten(1, 2))
     return torch.cat(found)

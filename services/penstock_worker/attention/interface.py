@@ -127,7 +127,7 @@ class BatchLayout:
     last_seen: np.ndarray | None = None
     """[rows without padding] int64: the last position that each row sees; None: its own."""
     between: np.ndarray | None = None
-    """[rows without padding] bool: rows that see none behind themselves, whatever `last_seen` says,
+    """[rows without padding] bool: rows that see none after themselves, whatever `last_seen` says,
     and that no row before them sees; None: there are none."""
 
     @property
@@ -204,7 +204,7 @@ class HeadNorms:
     """Weights, [head_dim]."""
     eps: float
     behind: bool = False
-    """Whether they stand behind the rotation."""
+    """Whether they come after the rotation."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class ScoreRule:
     """A token sees of those only the ones that the step's last choice has (see ChoosingAttention
     and BlockChoosingAttention)."""
     causal: bool = False
-    """A token sees none behind itself, whatever the layout's last_seen says."""
+    """Causal whatever the layout's last_seen says: a token sees none after itself."""
 
 
 PLAIN_RULE = ScoreRule()

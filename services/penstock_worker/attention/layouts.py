@@ -100,8 +100,8 @@ def write_mixed(
     """Writes a step into int32 arrays of `shape`, which has room for it. All of them are written,
     except for table entries past a sequence's end, which are never read."""
     slots, tables, query_starts, query_lens, lengths, *rest = arrays
-    behind = 2 + 2 * len(shape.tiles.queries)
-    lists, more = rest[:behind], rest[behind:]
+    split = 2 + 2 * len(shape.tiles.queries)
+    lists, more = rest[:split], rest[split:]
     counts, count = layout.counts, len(layout.counts)
     sequence = np.repeat(np.arange(count), counts)
     block, within = np.divmod(layout.positions, block_size)

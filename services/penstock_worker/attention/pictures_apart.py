@@ -83,8 +83,8 @@ class _Sequence:
         """slots: of all its positions up to the step's end."""
         end = len(slots)
         apart = np.zeros(end, dtype=bool)
-        for first, behind in spans:
-            apart[first:behind] = True
+        for first, stop in spans:
+            apart[first:stop] = True
         tokens = (~apart).nonzero()[0]
         new = tokens[tokens >= start]
         self._slots, self._spans = slots, [span for span in spans if span[0] < end]
@@ -102,7 +102,7 @@ class _Sequence:
         `nothing` is a slot of zeros, for those before all pictures. A token sees the last picture
         before it, and those that stand directly before that one, with but a token between each."""
         found: list[tuple[np.ndarray, int, bool]] = []
-        ends = [behind for _, behind in self._spans]
+        ends = [end for _, end in self._spans]
         numbers = np.searchsorted(np.array(ends, np.int64), self._new, side="right")
         for number in np.unique(numbers).tolist():
             count = int((numbers == number).sum())

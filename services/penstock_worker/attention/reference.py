@@ -221,10 +221,10 @@ class ReferenceStep:
         causal: Callable[[], ReferenceStep] | None = None,
         compressed: CompressedStep | None = None,
     ) -> None:
-        """`causal` makes the step in which no token sees one behind itself; None: it is so.
-        `groups` has for each KV group [tokens] int64, where the step's keys and values are
-        stored, and its attention's plan for layers in which so many query heads share a key.
-        `index`: the plan of an index's heads."""
+        """`causal` makes the causal form of the step; None: it is causal already. `groups` has for
+        each KV group [tokens] int64, where the step's keys and values are stored, and its
+        attention's plan for layers in which so many query heads share a key. `index`: the plan of
+        an index's heads."""
         self._backend = backend
         self._groups = groups
         self._index = index

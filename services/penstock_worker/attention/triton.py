@@ -202,8 +202,8 @@ class TritonAttention:
         """Lays out a padded step with chunks, as `decode_layout` does decodes: its arrays are those
         of a MixedShape of `chunk_tiles`, written by write_mixed."""
         kinds = (1, *self.chunk_tiles.queries)
-        behind = 5 + 2 * len(kinds)
-        lists = [torch.from_numpy(each) for each in arrays[5:behind]]
+        end = 5 + 2 * len(kinds)
+        lists = [torch.from_numpy(each) for each in arrays[5:end]]
         few, *many = (
             TileList(sequences, firsts, queries, context)
             for queries, sequences, firsts in zip(kinds, lists[::2], lists[1::2], strict=True)
@@ -211,7 +211,7 @@ class TritonAttention:
         slots, *own = arrays[:5]
         of_sequences = [torch.from_numpy(each) for each in own]
         chunks = {tiles.queries: tiles for tiles in many}
-        return self._padded(slots, of_sequences, few, chunks, arrays[behind:])
+        return self._padded(slots, of_sequences, few, chunks, arrays[end:])
 
     @property
     def chunk_tiles(self) -> ChunkTiles:
@@ -252,9 +252,9 @@ class TritonAttention:
         count = len(tensors) - len(host.spans)
         spans: list[Tensor | None] = [*tensors[count:]]
         last_seen, *ends = spans or [None]
-        behind = count - 2 * len(host.more)
-        slots, tables, starts, queries, lengths, *lists = tensors[:behind]
-        others = zip(tensors[behind:count:2], tensors[behind + 1 : count : 2], strict=True)
+        split = count - 2 * len(host.more)
+        slots, tables, starts, queries, lengths, *lists = tensors[:split]
+        others = zip(tensors[split:count:2], tensors[split + 1 : count : 2], strict=True)
         placed = {
             id(tiles): replace(tiles, sequences=sequences, firsts=firsts, ends=end)
             for tiles, sequences, firsts, end in zip(

@@ -29,8 +29,8 @@ def prepare_inputs(
         tokens += slot.token_ids[start : start + work.count]
         if work.slot in drafts:
             tokens += drafts[work.slot]
-    # Not by numpy: of few numbers, and behind a step that has emptied the processor's caches, each
-    # of its operations takes longer than a loop.
+    # Not by numpy: for few numbers, and after a step that has evicted everything from the
+    # processor's caches, each of its operations takes longer than a loop.
     size = slots.bounds.block_size
     widths = [-(-(work.start + work.count) // size) for work in scheduled]
     numbers = [work.slot for work in scheduled]

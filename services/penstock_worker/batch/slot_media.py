@@ -127,7 +127,7 @@ class SlotMedia:
         return None
 
     def between(self, start: int, end: int) -> np.ndarray:
-        """Returns [end - start] bool: which tokens stand between joined spans. They see none behind
+        """Returns [end - start] bool: which tokens are between joined spans. They see none after
         themselves, and no token before them sees them."""
         if not self.joined:
             return np.zeros(end - start, dtype=bool)

@@ -128,7 +128,8 @@ class Slots:
 
     def __init__(self, bounds: SlotBounds, *, tokens_from_plans: bool = False) -> None:
         """`tokens_from_plans` is for a stage that doesn't sample and learns tokens from plans. Such
-        a stage isn't told of deferrals either, so the work of a deferred token may be repeated."""
+        a stage doesn't learn of deferrals either, so the work of a deferred token may be
+        repeated."""
         self.bounds = bounds
         self.tables = BlockTables(bounds.slots, len(bounds.groups))
         """The block tables of all slots in each KV group; the first one's are `Slot.blocks`."""

@@ -26,7 +26,7 @@ from penstock_worker.by_transformers.paged import register
 MOST_NAMES = 8
 """Names that an error lists."""
 SPARE_BYTES = 1 << 30
-"""Bytes of buffers, such as tables of positions, beside what the weights take."""
+"""Bytes of buffers, such as tables of positions, in addition to the weights."""
 
 HEADS = ("lm_head.", "score.weight")
 """Beginnings of names that a model without its head has no use for."""
@@ -60,8 +60,8 @@ def load_model(
         )
     _check_sizes(_empty(kind, config, dtype, described), tensors.values(), described)
     values = {name: FileTensor(tensor) for name, tensor in tensors.items()}
-    model, told = _filled(kind, config, dtype, values, described)
-    _check_told(told, HEADS if headless else ())
+    model, report = _filled(kind, config, dtype, values, described)
+    _check_told(report, HEADS if headless else ())
     check_positions(model, positions)
     _align(model)
     _plain_products(model)
@@ -170,20 +170,20 @@ class FileTensor:
         return list(self._tensor.shape)
 
 
-def _check_told(told: dict[str, Any], spare: tuple[str, ...]) -> None:
+def _check_told(report: dict[str, Any], spare: tuple[str, ...]) -> None:
     """Raises UnsupportedModel for what transformers tells of tensors that don't fit."""
-    extra = [name for name in told["unexpected_keys"] if not name.startswith(spare or ("\0",))]
+    extra = [name for name in report["unexpected_keys"] if not name.startswith(spare or ("\0",))]
     for names, what in (
-        (told["missing_keys"], "lacks {} tensors of the model"),
-        (told["mismatched_keys"], "has {} tensors of other shapes than the model's"),
+        (report["missing_keys"], "lacks {} tensors of the model"),
+        (report["mismatched_keys"], "has {} tensors of other shapes than the model's"),
         (extra, "has {} tensors that the model doesn't use"),
     ):
         if names:
             listed = sorted(str(name) for name in names)
             shown = ", ".join(listed[:MOST_NAMES]) + (", …" if len(listed) > MOST_NAMES else "")
             raise UnsupportedModel(f"the checkpoint {what.format(len(listed))}: {shown}")
-    if told.get("error_msgs"):
-        raise UnsupportedModel(f"the checkpoint: {str(told['error_msgs'])[:MOST_TOLD]}")
+    if report.get("error_msgs"):
+        raise UnsupportedModel(f"the checkpoint: {str(report['error_msgs'])[:MOST_TOLD]}")
 
 
 def _align(model: Any) -> None:

@@ -23,7 +23,7 @@ class LibraryModel:
 
     def __init__(self, model: Any, *, headless: bool) -> None:
         """`headless`: its layers alone, whose last norm is a part of them. Raises UnsupportedModel
-        for a class that can't be told its rows' positions."""
+        for a class that doesn't take position_ids."""
         self._model = model
         self._headless = headless
         known = inspect.signature(model.forward).parameters
@@ -45,14 +45,14 @@ class LibraryModel:
         missing = padded_rows(count + 1) - count
         kept = torch.nn.functional.pad(rows, (0, padded_rows(wanted + 1) - wanted))
         # In a rehearsal transformers makes masks, and takes a jump of positions for a new sequence.
-        behind = torch.arange(missing) + count if step.rehearsal else torch.zeros(missing)
+        padding = torch.arange(missing) + count if step.rehearsal else torch.zeros(missing)
         chosen: dict[str, Any] = {}
         if self._chooses and not self._headless:
             chosen["logits_to_keep"] = kept
         with computing(step), RowInvariant():
             given = self._model(
                 input_ids=torch.nn.functional.pad(tokens, (0, missing))[None],
-                position_ids=torch.cat((positions, behind.to(positions.dtype)))[None],
+                position_ids=torch.cat((positions, padding.to(positions.dtype)))[None],
                 attention_mask=None,
                 use_cache=False,
                 return_dict=True,

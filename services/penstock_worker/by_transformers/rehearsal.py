@@ -1,8 +1,7 @@
 """What a model of transformers' is tried for before it serves: nobody here has read its code.
 
-A sequence is computed at once, and once more in chunks beside another one. Whether the numbers are
-the same says whether sequences are kept apart; whether the bits are, whether the promise about them
-may be made.
+A sequence is computed at once, and once more in chunks with another one. If the numbers differ,
+sequences aren't kept apart; if only the bits differ, the promise about them can't be made.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from penstock_worker.by_transformers.model import LibraryModel
 from penstock_worker.by_transformers.paged import LayerFacts, PagedStep
 
 LENGTH, BESIDE = 21, 11
-"""Tokens of the sequence, and of the one beside it."""
+"""Tokens of the sequence, and of the other one."""
 CHUNKS = ((1, 9), (17, 2), (3, 0))
 """The tokens of each sequence that are computed in the steps of the second time."""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
@@ -35,13 +34,13 @@ def rehearse(model: LibraryModel, shape: CacheShape, vocab: int) -> tuple[LayerF
     tokens, other = (torch.arange(7, 7 + count) * 7919 % vocab for count in (LENGTH, BESIDE))
     size = shape.block_size
     mine = np.arange(-(-LENGTH // size))
-    beside = np.arange(-(-BESIDE // size)) + len(mine)
-    blocks = len(mine) + len(beside)
+    others = np.arange(-(-BESIDE // size)) + len(mine)
+    blocks = len(mine) + len(others)
     try:
         first = _step(model, ReferenceAttention(shape, blocks), facts, [(tokens, mine, 0)], True)
         _check_layers(facts, shape.num_layers)
         again = _in_chunks(
-            model, ReferenceAttention(shape, blocks), facts, (tokens, other), (mine, beside)
+            model, ReferenceAttention(shape, blocks), facts, (tokens, other), (mine, others)
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise UnsupportedModel(

@@ -117,7 +117,7 @@ class MemoryUsage:
     weights: int
     """Bytes that the model's weights take."""
     steps: int
-    """Bytes that the largest step takes, beside the weights."""
+    """Bytes that the largest step takes, in addition to the weights."""
     graphs: int
     """Bytes that captured CUDA graphs may take."""
 

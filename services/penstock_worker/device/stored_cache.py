@@ -1,4 +1,4 @@
-"""A device's KV cache as blocks that are kept elsewhere. Copies go on beside steps."""
+"""A device's KV cache as blocks that are kept elsewhere. Copies run concurrently with steps."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def staging_bytes(block_bytes: int) -> int:
     return (staged + HALVES * half_of(staged)) * block_bytes
 
 
-# KV blocks that are filled on a device, beside its steps.
+# KV blocks that are filled on a device, concurrently with its steps.
 
 HALVES = 2
 """Parts of the staging memory: one is written while the other's blocks are on their way."""
@@ -166,7 +166,7 @@ class DeviceFilling:
             self._arriving.latest.synchronize()
 
 
-# Copies of KV blocks that leave a device, beside its steps.
+# Copies of KV blocks that leave a device, concurrently with its steps.
 
 log = logs.get(__name__)
 
@@ -256,7 +256,8 @@ class LeavingBlocks:
 
 
 class SideStream:
-    """Work that goes on beside steps. It may be queued from several threads, one at a time."""
+    """A side stream, for work concurrent with steps. It may be queued from several threads, one at
+    a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -78,7 +78,8 @@ def _check_expert_ranks(name: str, prepared: PreparedModel, setup: Setup, ranks:
 
 
 def _check_host_experts(name: str, setup: Setup) -> None:
-    """Raises Unable for a backend without a card, beside which experts could lie."""
+    """Raises Unable for a backend without a GPU, whose experts could otherwise be in host
+    memory."""
     if setup.cpu_experts != "off" and name not in _ON_DEVICE:
         raise Unable(
             f"cpu_experts is {setup.cpu_experts}, which is for a model on a GPU; on {name} all of "

@@ -29,8 +29,8 @@ MAX_GRAPHS = 128
 """Graphs of decodes that are captured at most: a third of a second of a large model's loading for
 every ten of them, and GRAPH_BYTES each."""
 GRAPH_BYTES = 4 << 20
-"""Estimated bytes of a captured graph beside its activations, which share one pool. The size of the
-KV cache allows for it."""
+"""Estimated bytes of a captured graph without its activations, which share one pool. The size of
+the KV cache allows for it."""
 TABLE_BYTES = 1 << 20
 """Most bytes of block tables, which a step copies to the device in some 40 microseconds while the
 step before it runs."""
@@ -40,8 +40,8 @@ MIXED_ROWS = (16, 32, 64, 128, 256, 384, 512)
 """Up to 256 rows a step mostly reads weights, and padding costs little; beyond, it multiplies. More
 than 512 keep a device busy for longer than the host takes to launch them one by one."""
 MIXED_GRAPHS = 32
-"""Graphs that are captured at most, beside those of decodes. Where shapes are more, those of the
-shortest contexts share the graphs of longer ones."""
+"""Most graphs that are captured in addition to those of decodes. Where shapes are more, those of
+the shortest contexts share the graphs of longer ones."""
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ COMMON = frozenset(
     }
 )
 """A mechanism belongs here once the last of these backends has it. Until then, those that have it
-name it beside these: a backend never gets a model that needs what it doesn't name."""
+add it to these: a backend never gets a model that needs what it doesn't name."""
 ON_CPUS = COMMON | {
     mechanism.BESIDE_ATTENTION,
     mechanism.BOUNDED_DECAY,

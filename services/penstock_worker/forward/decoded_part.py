@@ -1,4 +1,4 @@
-"""What backends share that compute a decoder beside an encoder: its tokens stand after the
+"""Shared by backends that compute an encoder-decoder model: the decoder's tokens follow the
 encoder's rows, and are a chunk of positions of their own."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from penstock_worker.forward.interface import Batch
 
 
 def encoder_obstacle(config: ModelConfig) -> str | None:
-    """Returns which decoders beside an encoder the kernels can't compute, or None: a decoder's
-    tokens are a chunk of positions as long as the encoder's."""
+    """Returns why the kernels can't compute a decoder with such an encoder, or None: a decoder's
+    tokens must be a chunk of positions as long as the encoder's."""
     rows, positions = config.encoder_rows, config.learned_positions
     if rows and positions > rows:
         return f"a decoder of {positions} positions beside {rows} rows of an encoder"

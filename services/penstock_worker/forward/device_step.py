@@ -101,14 +101,14 @@ class HostStep:
         if self.adapters is not None:
             count = len(self.adapters.arrays)
             adapters, rest = self.adapters.on_device(rest[:count]), rest[count:]
-        behind = len(self.attention.arrays)
-        own = attention.step(self.attention, rest[:behind])
+        end = len(self.attention.arrays)
+        own = attention.step(self.attention, rest[:end])
         return DeviceStep(
             tokens,
             positions,
             wanted,
             own,
-            NO_STATES if states is None else states.step(rest[behind:]),
+            NO_STATES if states is None else states.step(rest[end:]),
             media,
             adapters,
             own.encoded,

@@ -36,7 +36,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class InputSizes:
-    """What the sizes of inputs depend on, beside the step's shape."""
+    """What the sizes of inputs depend on, in addition to the step's shape."""
 
     block_size: int
     tiles: ChunkTiles

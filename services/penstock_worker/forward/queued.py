@@ -126,7 +126,7 @@ class TritonForward(LayerByLayer):
             self._graphs.capture()
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
+        """Counts a layer that isn't one of the decoder's. Raises what `logits` raises."""
         self._count_layer()
 
     def blocks(self) -> list[Tensor]:

@@ -82,7 +82,7 @@ class ReferenceForward(LayerByLayer):
         return self._attention
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the decoder's. Raises what `logits` raises."""
+        """Counts a layer that isn't one of the decoder's. Raises what `logits` raises."""
         self._count_layer()
 
     def kv_blocks(self) -> list[np.ndarray]:

@@ -106,7 +106,7 @@ def head_recipe(
 
 
 class ReferenceAssistant(LayerByLayer):
-    """Adapts an AssistantModel beside the served model to the interface `HeadForward`."""
+    """Adapts an AssistantModel that drafts for the served model to the interface `HeadForward`."""
 
     def __init__(
         self,
@@ -158,8 +158,8 @@ class ReferenceAssistant(LayerByLayer):
 def assistant_recipe(
     config: HeadConfig, served: ModelConfig, files: WeightFiles, setup: Setup, threads: int
 ) -> AssistantRecipe:
-    """`config`: as it is beside the served model. `files`, `setup`: the assistant's. Raises
-    StartupError for settings that can't be followed."""
+    """`config`: made for the served model. `files`, `setup`: the assistant's. Raises StartupError
+    for settings that can't be followed."""
     dtype = compute_dtype(setup.dtype, files)
 
     def build() -> Callable[[Forward], HeadForward]:

@@ -207,7 +207,7 @@ def kernel_device(setup: Setup) -> torch.device:
         raise Unable("it needs a GPU (or TRITON_INTERPRET=1, for tests)")
     if device.type == "cuda" and c_compiler() is None:
         raise Unable(f"there is {NO_C_COMPILER}")
-    complete_torch()  # It is little beside a GPU's own start.
+    complete_torch()  # It takes little time compared with a GPU's own start.
     return device
 
 

@@ -107,8 +107,9 @@ class TritonBuild:
 
     @property
     def _captured_counts(self) -> list[np.ndarray]:
-        """New tokens of each sequence of the largest steps that are captured beside decodes: chunks
-        that fill the rows, and chunks that have partial results of attention."""
+        """Returns the new tokens of each sequence of the largest steps that are captured in
+        addition to decodes: chunks that fill the rows, and chunks that have partial results of
+        attention."""
         rows = buckets_of(self.setup, self.model.config).mixed_rows
         if self.setup.enforce_eager or not rows:
             return []

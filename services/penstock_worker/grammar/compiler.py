@@ -1,4 +1,4 @@
-"""llguidance behind our interface. What compiling costs is tried in another process first."""
+"""Our interface to llguidance. What compiling costs is tried in another process first."""
 
 from __future__ import annotations
 

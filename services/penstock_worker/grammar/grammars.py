@@ -66,9 +66,9 @@ class _Held:
 class SlotGrammars(StepFeature):
     """budget: seconds that a step may wait for masks, all its rounds together. Threads that compute
     shares of it wait at the same time, each so long.
-    agree: makes one answer of what several ranks say of the same masks (whether each is late);
-    called in every step that has grammars.  prepare: called first in each thread that compiles,
-    before it gives way to those that compute steps.  early: what can be begun before it, beside
+    agree: combines what several ranks report of the same masks (whether each is late); called in
+    every step that has grammars.  prepare: called first in each thread that compiles, before it
+    gives way to those that compute steps.  early: what can be begun before it, concurrently with
     steps.  end: what `close` calls last.
 
     `compile`, `drop` and `reset` are the session's; `take`, `masks` and `advance` the runner's.
@@ -113,8 +113,8 @@ class SlotGrammars(StepFeature):
     def warm_when_idle(self, seconds: float = IDLE_SECONDS) -> None:
         """Does so once there has been no step for so many seconds, from now on. Returns at once.
 
-        What is prepared takes a second of a processor, and Python's lock: before the first request
-        that would keep everybody waiting who waits for the model, and beside steps all sequences.
+        The preparation takes a second of a processor, and Python's lock: before the first request
+        it would delay everybody who waits for the model, and during steps all sequences.
         """
         self._stepped = time.monotonic()
         Thread(target=self._warm_then, args=(seconds,), name="grammar-warm", daemon=True).start()

@@ -94,7 +94,7 @@ def _unread(what: str) -> GrammarError:
 class ClassReader:
     """Reads a class in brackets, with those in it.
 
-    at: where its opening bracket stands; after `read`, what comes behind it.
+    at: index of its opening bracket; after `read`, of what follows it.
     """
 
     def __init__(self, text: str, at: int) -> None:

@@ -67,7 +67,7 @@ _IMPORT = re.compile(
 _PLAIN = r'[^"\\\x00-\x1f]'
 """Characters that a JSON string holds as they are, as a class."""
 _LETTERS = {'"': '"', "\\": r"\\", "\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-"""What stands behind the backslash of characters that have an escape of one letter, in a class."""
+"""Letters after the backslash of characters that have an escape of one letter, in a class."""
 
 
 @dataclass(slots=True)
@@ -83,8 +83,9 @@ class _Token:
 
 
 def lark_in_json(text: str) -> str:
-    """The grammar of what stands between a JSON string's quotes. text: a grammar in llguidance's
-    dialect of Lark, with a rule `start`. Raises GrammarError for what can't be told so."""
+    """Returns the grammar of what is between a JSON string's quotes. text: a grammar in
+    llguidance's dialect of Lark, with a rule `start`. Raises GrammarError for what can't be
+    expressed."""
     tokens = _read(_with_imports(text))
     special = _special_terminals(tokens)
     ignored = _take_ignored(tokens, special)
@@ -190,7 +191,7 @@ def _take_ignored(tokens: list[_Token], special: set[str]) -> list[str]:
 
 
 def _written_token(token: _Token, special: set[str], *, ignoring: bool) -> str:
-    """ignoring: whether what is ignored may stand behind a terminal of a rule."""
+    """ignoring: whether ignored tokens may follow a terminal of a rule."""
     text = token.text
     name = token.terminal if token.kind == "definition" else text
     if token.kind in ("name", "definition"):

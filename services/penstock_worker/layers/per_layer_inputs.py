@@ -136,8 +136,8 @@ def finished(parts: Parts, layer: int, inner: Layer) -> Layer:
     config = parts.config
     scaled, inputs = config.layer(layer).output_scale, config.per_layer_inputs
     # Also where a step has no pictures: text is rounded alike in any company.
-    behind = () if config.vision is None else config.vision.added_behind
-    level = behind.index(layer) if layer in behind else None
+    layers = () if config.vision is None else config.vision.added_behind
+    level = layers.index(layer) if layer in layers else None
     if config.streams is not None or (inputs is None and not scaled and level is None):
         return inner  # Several residuals have a rule of their own for it.
     scale = None

@@ -1,8 +1,8 @@
 """A layer whose attention goes to pictures' rows alone, and whose halves learned gates weigh.
 
-Source: Grattafiori et al., "The Llama 3 herd of models", 2024, section 7. Of a token before all
-pictures both halves add nothing, as in the makers' code; in transformers 5.17 its attention goes to
-the pictures behind it.
+Source: Grattafiori et al., "The Llama 3 herd of models", 2024, section 7. For a token before all
+pictures both halves add nothing, as in the original code; in transformers 5.17 it attends to the
+pictures after it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several residuals, of which each layer computes one (Baykal et al., "Alternating updates for
-efficient transformers", 2023), with a low-rank path beside attention (Menghani et al., "LAuReL",
-2024), as in Gemma 3n."""
+efficient transformers", 2023), with a low-rank path parallel to attention (Menghani et al.,
+"LAuReL", 2024), as in Gemma 3n."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model can be computed here, and what the operator is told where it can't."""
+"""Whether a model can be computed here, and the operator's error message if it can't."""
 
 from __future__ import annotations
 

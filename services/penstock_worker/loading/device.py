@@ -240,7 +240,7 @@ def _kv_blocks(
 
 
 def _own_blocks(recipe: DeviceRecipe) -> int:
-    """KV blocks that states take beside those that the engine core knows of."""
+    """Returns the KV blocks that states take in addition to those that the engine core knows of."""
     return 0 if recipe.states is None else recipe.states.own_blocks
 
 

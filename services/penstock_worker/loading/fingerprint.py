@@ -26,5 +26,5 @@ def fingerprint(digest: str, computing: str, layout: str = ONE_RANK) -> str:
 
 
 def arithmetic(computing: str, layout: str = ONE_RANK) -> tuple[str, str, str]:
-    """Returns what `fingerprint` covers beside the model, in words."""
+    """Returns what `fingerprint` covers in addition to the model, in words."""
     return f"{computing} {TABLES}", instruction_set(), layout

@@ -57,7 +57,7 @@ PLAIN = TransportSettings()
 MOST_WHILE_SERVING = 200_000
 """Tokens of a vocabulary up to which the grammar library is loaded after the model. It keeps
 Python's lock for 0.8 s with 152,000 tokens, and with 262,000 for 2.4 s, by when a session may have
-been given up: so it is then loaded beside the weights, whatever `warm_grammars` says."""
+been given up: so it is then loaded together with the weights, whatever `warm_grammars` says."""
 
 
 def load(

@@ -31,7 +31,7 @@ def _nothing() -> None:
 class StepParts:
     """Parts of steps; those that are `timed` count the time of their phase."""
 
-    device: str  # Its name, as the engine core is told.
+    device: str  # Its name, as the engine core gets it.
     queue: DeviceQueue
     stage_queue: DeviceQueue  # Of a stage before the last.
     forward: Forward

@@ -215,8 +215,8 @@ def give_back_pages(memory: np.ndarray) -> int:
     if not memory.flags.c_contiguous:
         raise ValueError("what is to be given back has gaps, which belong to others")
     first = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
-    behind = (memory.ctypes.data + memory.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-    size = behind - first
+    end = (memory.ctypes.data + memory.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    size = end - first
     if size <= 0:
         return 0
     if _libc.madvise(first, size, MADV_DONTNEED) != 0:

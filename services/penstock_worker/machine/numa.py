@@ -95,7 +95,7 @@ def _set_mempolicy(wanted: Sequence[int]) -> None:
     modes = (_MPOL_DEFAULT, _MPOL_PREFERRED, _MPOL_INTERLEAVE)
     mode = modes[min(len(wanted), 2)]
     libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel takes one bit less than it is told.
+    # The kernel reads one bit less than maxnode.
     bits = ctypes.c_ulong(words * _WORD + 1)
     if libc.syscall(ctypes.c_long(number), ctypes.c_long(mode), mask, bits) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -1,4 +1,5 @@
-"""Threads that work beside the steps, and give way to those that compute them."""
+"""Lower priority for threads that work concurrently with steps: they give way to those that compute
+them."""
 
 from __future__ import annotations
 

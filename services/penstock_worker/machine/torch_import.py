@@ -184,8 +184,8 @@ class _Finder(MetaPathFinder):
     """Finds modules of torch.
 
     Whoever imports one holds its lock meanwhile, and the thread that runs torch may want it next.
-    So whoever begins with such a module doesn't wait while another thread runs torch, but is told;
-    what is ours asks torch itself for something first.
+    So a thread that begins with such a module doesn't wait while another runs torch, but gets an
+    error; our own code first imports something of torch itself.
     """
 
     def find_spec(

@@ -1,4 +1,4 @@
-"""What stands behind Gemma 3n's towers (EmbedderProjector, NormedTwiceProjector)."""
+"""The layers after Gemma 3n's towers (EmbedderProjector, NormedTwiceProjector)."""
 
 from __future__ import annotations
 

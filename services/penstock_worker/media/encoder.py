@@ -154,7 +154,7 @@ class MediaEncodings(StepFeature):
                 begun.encoding.advance(part.until)
 
     def _taken(self, name: str, store: MediaStore) -> tuple[Tensors, Tell] | None:
-        """Returns an item that has come; None if there is none, which is told."""
+        """Returns an item that has come; None if there is none, which is reported."""
         if name in self._failed:
             return None
         found = store.take(name)
@@ -182,7 +182,7 @@ class MediaEncodings(StepFeature):
         tell(MediaFailed(name, reason, "unfit"))
 
     def _keep(self, name: str, rows: Tensor, tell: Tell) -> None:
-        # On a device this waits for its queue: once for an item, and what is wrong is told in time.
+        # On a device this waits for its queue: once for an item, and errors are reported in time.
         if not bool(rows.isfinite().all().cpu()):
             self._fail(
                 name,

@@ -40,7 +40,7 @@ class BatchMedia:
     """[rows] int64: the last position that every row sees, not before its own, of a model whose
     spans are seen as a whole; None: each row sees no further than itself."""
     between: np.ndarray | None = None
-    """[rows] bool: rows between joined spans, which see no row behind themselves, whatever
+    """[rows] bool: rows between joined spans, which see no row after themselves, whatever
     `last_seen` says, and which no row before them sees; None: there are none."""
     spans: Sequence[Sequence[tuple[int, int]]] | None = None
     """First and end position of the rows of each picture of every sequence of the batch, of a model

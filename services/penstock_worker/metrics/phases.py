@@ -15,8 +15,8 @@ Part = TypeVar("Part")
 class Phases:
     """seconds: by phase. Of parts that several threads call at once, each thread's count.
 
-    watching: whether anybody asks.  Of a device that works behind a queue, its runner adds the
-    device's own seconds: what its calls take says nothing.
+    watching: whether anybody reads them.  For a device that works through a queue, its runner adds
+    the device's own seconds: the duration of its calls says nothing.
     """
 
     watching = True

@@ -86,7 +86,7 @@ class AssistantModel:
         layer_done: Callable[[], None],
     ) -> Tensor:
         """Maps embeddings of the newest tokens, and hidden states before them, each [rows, hidden
-        of the model], to what the norm behind the layers gives, [rows, hidden]. `positions`: the
+        of the model], to the output of the norm after the layers, [rows, hidden]. `positions`: the
         newest tokens', [rows] int64."""
         rotations = tuple(rotary.at(positions) for rotary in self._rotaries)
         step = Step(rotations, attention)

@@ -81,7 +81,7 @@ class MixedFront:
 
     def __call__(self, embedded: Tensor, hidden: Tensor, step: Step) -> Tensor:
         """Maps embeddings, [rows, hidden], and all residuals, [rows, count * hidden], to residuals
-        behind the layer."""
+        after the layer."""
         apart = hidden.unflatten(1, (self._count, -1)).flatten(0, 1)
         residuals = self._of_hidden(self._hidden_norm(apart)).unflatten(0, (-1, self._count))
         residuals = residuals + self._of_embedding(self._embedding_norm(embedded))[:, None]

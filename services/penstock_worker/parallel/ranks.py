@@ -136,7 +136,7 @@ class Ranks:
 
     def records(self, recorded: RecordedWork) -> None:
         """Registers an object whose recordings (CUDA graphs) are useless outside the current group.
-        It is told to forget them when the group is left. Only a weak reference is kept."""
+        They are dropped when the group is left. Only a weak reference is kept."""
         self._recorded.add(recorded)
 
     def abandon(self) -> None:

@@ -100,7 +100,7 @@ def _in_gguf(config: EncoderConfig) -> tuple[str, ...]:
 
 def _modules(config: EncoderConfig) -> dict[str, tuple[int, int]]:
     layers = config.layers
-    if config.space is not None:  # Vectors of pictures lie beside those of its texts.
+    if config.space is not None:  # Vectors of pictures are in the same space as those of its texts.
         return {}
     # Layers would have to share factors, or distances to have them as well.
     if config.shared_layers or layers.disentangled is not None:

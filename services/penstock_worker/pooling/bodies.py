@@ -141,7 +141,7 @@ class Encoder(Protocol):
         long."""
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the encoder's. Raises StepCancelled."""
+        """Counts a layer that isn't one of the encoder's. Raises StepCancelled."""
 
     def cancel(self) -> None:
         """Cancels what is being computed (see Body)."""
@@ -190,7 +190,7 @@ class EncoderBody:
             return Hidden(self._pool(rows, inputs.lengths), rows)
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the encoder's. Raises StepCancelled."""
+        """Counts a layer that isn't one of the encoder's. Raises StepCancelled."""
         self._encoder.count_layer()
 
     def cancel(self) -> None:

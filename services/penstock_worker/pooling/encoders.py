@@ -57,7 +57,7 @@ class TorchEncoder(LayerByLayer):
             )
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the model's. Raises StepCancelled."""
+        """Counts a layer that isn't one of the model's. Raises StepCancelled."""
         self._count_layer()
 
 

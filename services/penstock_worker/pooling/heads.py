@@ -206,12 +206,12 @@ def _dense_layer(layer: DenseLayer, ops: HeadOps) -> Head:
         found = safetensors_tensors((layer.file,), partial(_own_name, layer))
     weights = Weights(found, torch.float32)
     product = _dense(weights, layer.name, layer.outputs, layer.inputs, ops, bias=layer.bias)
-    beside = _beside(layer, weights, ops)
+    skip = _beside(layer, weights, ops)
     weights.finish()
 
     def through(x: Tensor) -> Tensor:
         made = torch.tanh(product(x)) if layer.activation == "tanh" else product(x)
-        return made if beside is None else made + beside(x)
+        return made if skip is None else made + skip(x)
 
     return through
 

@@ -1,5 +1,5 @@
 """All known weight formats, and the products of matrices that are quantised to 8 or 4 bits on load.
-A new one needs a module beside this one, and its line here."""
+A new one needs a module of this package, and its line here."""
 
 from __future__ import annotations
 

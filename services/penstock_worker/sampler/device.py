@@ -35,16 +35,16 @@ class DeviceSamples:
         requests: list[SampleRequest],
         tokens: Tensor,
         fetched: Fetched,
-        told: dict[int, int],
+        reported: dict[int, int],
         listed: dict[int, int] | None = None,
     ) -> None:
         """`tokens` is [rows] int64 on the device, where -1 means that the row has a logit that is
-        not finite. `told` maps rows whose log-probabilities are fetched to their place among these.
-        `listed` maps rows with listed ids to the place of the first among those of all."""
+        not finite. `reported` maps rows whose log-probabilities are fetched to their place among
+        these. `listed` maps rows with listed ids to the place of the first among those of all."""
         self.tokens = tokens
         self._requests = requests
         self._fetched = fetched
-        self._logprob_places = told
+        self._logprob_places = reported
         self._listed_places = listed or {}
 
     def done(self) -> bool:
@@ -67,10 +67,12 @@ class DeviceSamples:
                     continue
                 if row in self._listed_places:
                     values = listed[0][self._listed_places[row] :]
-                    told = listed_logprobs(token, tops.of(place, 0), sampling.logprob_ids, values)
+                    logprobs = listed_logprobs(
+                        token, tops.of(place, 0), sampling.logprob_ids, values
+                    )
                 else:
-                    told = tops.of(place, sampling.logprobs)
-                choices[row] = SampledToken(token, told)
+                    logprobs = tops.of(place, sampling.logprobs)
+                choices[row] = SampledToken(token, logprobs)
         return [
             choice if request.adjustments is None else request.judge(choice)
             for request, choice in zip(self._requests, choices, strict=True)
@@ -144,7 +146,7 @@ class DeviceSampler:
         which = adjusted(requests)
         greedy = self._table.greedy(places)
         wanted = self._table.logprobs(places)
-        told = np.flatnonzero(wanted >= 0)
+        reported = np.flatnonzero(wanted >= 0)
         arrays: dict[str, np.ndarray] = {}
         if not greedy:
             arrays["wide"] = self._table.wide(places, [request.emitted for request in requests])
@@ -152,8 +154,8 @@ class DeviceSampler:
         step = StepAdjustments(requests, slots, which, self._counts, self._vocab) if which else None
         if step is not None:
             arrays |= step.arrays()
-        if 0 < len(told) < len(requests):
-            arrays["told"] = told
+        if 0 < len(reported) < len(requests):
+            arrays["told"] = reported
         listed = listed_places(requests, arrays)
         sent = self._send(arrays)
         draws = None if greedy else _sampling_rows(sent)
@@ -166,13 +168,13 @@ class DeviceSampler:
             tokens = _sampled_tokens(adjusted_logits, draws, holes=True, cuts=cuts)
             tokens = torch.where(raw < 0, raw, tokens)
             step.count(sent, tokens)
-        if not len(told):
+        if not len(reported):
             return DeviceSamples(requests, tokens, self._transfers.fetch([tokens]), {})
         tops = _top_log_probs(logits, tokens, int(wanted.max()), sent.get("told"))
         shown = [tokens, tops.own, tops.ids, tops.top]
         if listed:
             shown.append(log_probs(logits[sent["listed rows"]], sent["listed ids"], 0).own)
-        places_of = {row: place for place, row in enumerate(told.tolist())}
+        places_of = {row: place for place, row in enumerate(reported.tolist())}
         return DeviceSamples(requests, tokens, self._transfers.fetch(shown), places_of, listed)
 
     def queue_score(
@@ -184,14 +186,14 @@ class DeviceSampler:
         tops = top_log_probs(logits, given, min(count, self._vocab))
         fetched = self._transfers.fetch([argmax(logits), tops.own, tops.ids, tops.top])
 
-        def told() -> list[TokenLogprobs] | None:
+        def scores() -> list[TokenLogprobs] | None:
             best, *arrays = fetched.arrays()
             if (best < 0).any():
                 return None
             found = _HostTopLogProbs(*arrays)
             return [found.of(row, count) for row in range(len(tokens))]
 
-        return told
+        return scores
 
     def warm_up(self, logits: Tensor) -> None:
         """Launches all kernels, so that they are compiled, and allocates the most memory that a

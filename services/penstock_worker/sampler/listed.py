@@ -18,7 +18,7 @@ def listed_ids(token: int, ids: Sequence[int]) -> list[int]:
 def listed_logprobs(
     token: int, own: TokenLogprobs, ids: Sequence[int], values: np.ndarray
 ) -> TokenLogprobs:
-    """What is reported. own: the token's.  values: float32, of `ids`, and of others behind them."""
+    """Returns what is reported. own: the token's.  values: float32, of `ids`, then of others."""
     of_ids = np.maximum(values[: len(ids)], np.float32(IMPOSSIBLE)).tolist()
     by_id = dict(zip(ids, of_ids, strict=True)) | {token: own.logprob}
     shown = listed_ids(token, ids)

@@ -1,13 +1,13 @@
 """Drafts by a head, which reads the served model's hidden states and is asked what comes next.
 
-Its row i is made of the hidden state at position i and of the token after it. So it is one row
-behind the model: when the newest token is known, all its rows are, and the last of them says what
-follows. Further drafts are made of its own result in place of a hidden state (Li et al., "EAGLE",
+Its row i is made of the hidden state at position i and of the token after it. So it lags the model
+by one row: when the newest token is known, all its rows are, and the last of them predicts the next
+token. Further drafts are made of its own result in place of a hidden state (Li et al., "EAGLE",
 2024), and their rows are computed again when the model's are there.
 
 A head may have several layers (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 2.2). Row
 i of a further layer is made of row i of the layer before it, and of the token after that one's. So
-each is one more row behind, and says one more token: in the rows that are behind, drafts stand for
+each lags one more row, and predicts one more token: in the rows that lag, drafts take the place of
 tokens. Drafts after those of all layers are made by the last of them. Layers that aren't chained
 (see HeadConfig) all read the model's hidden state at i, and are alike otherwise.
 
@@ -116,8 +116,8 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
         self._heads = heads
         self._chained = chained
         further = heads[1:] if chained else ()
-        behind = [HiddenRows(each.like, at + 1) for at, each in enumerate(further)]
-        self._hidden = [hidden, *behind]
+        rest = [HiddenRows(each.like, at + 1) for at, each in enumerate(further)]
+        self._hidden = [hidden, *rest]
         """What each layer reads, or all of them."""
 
     def take(self, plan: Plan) -> None:

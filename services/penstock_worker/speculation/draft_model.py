@@ -1,7 +1,8 @@
 """Drafts by a small model, which reads the same tokens and is asked what comes next.
 
-What it computes is never part of an output. Prompts are computed beside the served model's, step by
-step. Tokens that were emitted while nobody asked for drafts are computed when somebody does.
+What it computes is never part of an output. Prompts are computed along with the served model's,
+step by step. Tokens that were emitted while no drafts were needed are computed when drafts are
+needed again.
 """
 
 from __future__ import annotations

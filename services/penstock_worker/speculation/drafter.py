@@ -45,13 +45,12 @@ class DraftLimits:
     ends: frozenset[int]
     """Ids after which nothing is drafted, as sequences mostly end there."""
     catch_up: int
-    """Tokens, of all sequences together, that one step computes beside those that the served model
-    computes in it."""
+    """Tokens, of all sequences together, that one step computes in addition to those that the
+    served model computes in it."""
 
 
 MOST_AWAY = 64
-"""Rows by which a sequence may fall behind while the drafter rests: it goes on after a short
-rest."""
+"""Most rows that a sequence may lag while the drafter rests: it goes on after a short rest."""
 
 UNFOLLOWED = -1
 """In place of a number of rows: of a block that was filled while nobody followed its sequence."""
@@ -90,8 +89,8 @@ class DraftRows:
             target[copy.target] = source[copy.source]
 
     def given(self, blocks: Sequence[int]) -> None:
-        """Takes note that what is in these blocks means nothing any more: a sequence was given
-        them, and there may be tokens in them that `note` is not told of, as it ended with them."""
+        """Notes that the contents of these blocks are invalid: a sequence was given them, and they
+        may hold tokens that `note` doesn't learn of, as the sequence ended with them."""
         if blocks:
             self._device[np.asarray(blocks, dtype=np.int64)] = 0
 
@@ -129,9 +128,9 @@ class Followed:
 
     sampling: TokenSampling  # Without log-probabilities.
     computed: int  # Rows that it has computed, from the first one on.
-    noted: int  # Tokens whose rows have been told to DraftRows.
+    noted: int  # Tokens whose rows have been noted in DraftRows.
     told: int | None = field(default=None, kw_only=True)
-    """What `computed` was when they were told."""
+    """The value of `computed` when they were noted."""
 
 
 AnyFollowed = TypeVar("AnyFollowed", bound=Followed)
@@ -365,7 +364,7 @@ class PassDrafter(SamplingDrafter[AnyFollowed, AnyAsked]):
         first = min(asked.start, state.noted, state.computed)
         state.computed = max(state.computed, asked.reached)
         if state.told == state.computed:
-            first = state.noted  # There may be many tokens since, which have been told of.
+            first = state.noted  # There may be many tokens since, which have been noted.
         self._rows.note(asked.slot.blocks, first, asked.end, state.computed)
         state.noted, state.told = asked.end, state.computed
 

@@ -1,4 +1,4 @@
-"""Loads a head that drafts beside the model that is served."""
+"""Loads a head that drafts for the served model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chooses what loads a model or a head that drafts beside the model that is served."""
+"""Chooses what loads the model or head that drafts for the served model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def draft_loader(
     return None
 
 
-# Loads a draft model beside the model that is served.
+# Loads a draft model for the served model.
 
 BACKENDS = ("cpu", "reference", "triton")
 """The backends that serve draft models."""

@@ -30,8 +30,8 @@ class FoundRun(NamedTuple):
     tokens: Sequence[int]  # The list that it was found in.
 
     def following(self, most: int) -> list[int]:
-        """Returns what followed the run: `most` tokens, fewer where a separator comes first. Behind
-        the end of the list it goes on with itself, as a sequence does that repeats itself."""
+        """Returns what followed the run: `most` tokens, fewer where a separator comes first. At the
+        end of the list it continues with itself, as a sequence does that repeats itself."""
         begin = self.place + 1
         found = list(self.tokens[begin : begin + most])
         if SEPARATOR in found:

@@ -1,4 +1,4 @@
-"""What drafts beside a model on a device with a queue: both passes, and how much memory they take.
+"""Drafting on a device with a queue: both passes, and how much memory they take.
 
 The passes of what drafts are queued on the same stream as the model's. Only to sample a draft is
 the device waited for.
@@ -100,7 +100,7 @@ class BuildWithHead:
         return self._beside(self.served.longest_decode)
 
     def _beside(self, step: Callable[[], Tensor]) -> Tensor:
-        """Queues a step beside hidden states that wait, and what becomes of its own."""
+        """Queues a draft step for hidden states that wait, and what becomes of its own."""
         head = self.head(1)
         waiting = head.like.new_zeros(self.waiting, head.like.shape[1])
         logits = step()

@@ -99,8 +99,8 @@ class DeviceStatesStep:
         moving: Callable[[int, int], None],
     ) -> None:
         """`places`: for each of this rank's layers where its numbers begin in a slot's states, and
-        its results in those of a last token. `moving`: told before and after a layer has queued its
-        kernels how many layers have done so, and how many have begun."""
+        its results in those of a last token. `moving`: called before and after a layer queues its
+        kernels with how many layers have done so, and how many have begun."""
         self._memory = memory
         self._moves = moves
         self._places = places

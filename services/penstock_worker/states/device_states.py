@@ -75,8 +75,8 @@ class DeviceStates(LiveStates):
 
     @contextmanager
     def rehearsed(self, starts: Sequence[int]) -> Iterator[None]:
-        """While the context is open, the first slots stand for so many tokens of no interest, and
-        their states take the memory that copies take beside them while a step is computed."""
+        """While the context is open, the first slots stand for sequences of so many dummy tokens,
+        and their states take the memory that copies take in addition while a step is computed."""
         layers = len(self._sizes)
         self._held = {
             slot: Held(self._live[slot], [start] * layers) for slot, start in enumerate(starts)

@@ -120,8 +120,8 @@ class LiveStates(StepFeature):
 
     @property
     def own_blocks(self) -> int:
-        """KV blocks, the last ones, that states take beside those that the engine core knows
-        of."""
+        """Returns how many KV blocks, the last ones, states take in addition to those that the
+        engine core knows of."""
         return self._snapshots.blocks
 
     @property

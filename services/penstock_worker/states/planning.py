@@ -90,7 +90,8 @@ def slot_states(
 
 
 def planned_bytes(states: LiveStates | None, setup: Setup) -> int:
-    """Bytes that states take at most beside the pool; see kv_layout.state_memory."""
+    """Returns the most bytes that states take in addition to the pool; see
+    kv_layout.state_memory."""
     if states is None:
         return 0
     copies = state_copies(setup.max_num_seqs, setup.max_num_batched_tokens)

@@ -1,7 +1,7 @@
 """Where states lie that a step goes back to if what was drafted is wrong.
 
-They are copied as checkpoints are, to KV blocks that the worker has beside those that the engine
-core knows of. So whatever writes checkpoints writes them, too.
+They are copied as checkpoints are, to KV blocks that the worker has in addition to those that the
+engine core knows of. So whatever writes checkpoints writes them, too.
 """
 
 from __future__ import annotations

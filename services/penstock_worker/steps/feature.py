@@ -52,7 +52,7 @@ class StepFeature:
     name: ClassVar[str]
     """What a refusal calls it where it is missing: "this worker has no {name}"."""
     heard: ClassVar[tuple[type[ToWorker], ...]] = ()
-    """The messages that it takes beside steps, in the session's thread."""
+    """The messages that it takes outside of steps, in the session's thread."""
     received: ClassVar[tuple[type[ToWorker], ...]] = ()
     """The messages that it takes in the order of plans. One that is also `heard` comes twice."""
 

@@ -181,8 +181,8 @@ class Generate(StepKind[Launch]):
 
     @staticmethod
     def _wants_likeliest(due: Due) -> bool:
-        """Returns whether nothing else is asked of any row. Behind drafted tokens, a slot's
-        requests ask for no more than its first."""
+        """Returns whether nothing but the most likely token is needed of any row. After drafted
+        tokens, a slot's requests need no more than its first."""
         return not due.bound and all(request.wants_likeliest for request in due.requests)
 
     def _take_likeliest(self, tokens: list[int], due: Due, launch: Launch) -> None:

@@ -25,7 +25,7 @@ def sampling_rows(
     slots: Slots, scheduled: list[SlotWork], drafts: Drafts = NO_DRAFTS
 ) -> tuple[list[int], np.ndarray]:
     """Returns (slots to sample, the batch row of each): those whose work reaches the end of their
-    tokens. Behind these, in the same order of slots, come the rows of what is drafted."""
+    tokens. After these, in the same order of slots, come the rows of what is drafted."""
     # Not by numpy: of few numbers, its operations take longer than a loop.
     numbers: list[int] = []
     rows: list[int] = []
@@ -87,13 +87,13 @@ class DraftedTokens:
         """Returns whether the next id is the token that was sampled in its place."""
         return len(self.more) < len(self.ids) and self.ids[len(self.more)] == newest
 
-    def told(self, result: SlotResult) -> SlotResult:
-        """Adds this to what the slot's work gave."""
-        told: list[TokenLogprobs] = [each.logprobs for each in self.more if each.logprobs]
+    def added_to(self, result: SlotResult) -> SlotResult:
+        """Returns the slot's result with the accepted drafts' tokens and log-probabilities."""
+        logprobs: list[TokenLogprobs] = [each.logprobs for each in self.more if each.logprobs]
         return msgspec.structs.replace(
             result,
             more=[each.token for each in self.more if each.token is not None],
-            more_logprobs=told or None,
+            more_logprobs=logprobs or None,
             drafted=len(self.ids),
         )
 
@@ -196,7 +196,7 @@ class Launch:
             own = chosen.get(number)
             results[number] = reported(work, own, prompts.get(number), self.vectors.get(number))
             if number in self.drafted:
-                results[number] = self.drafted[number].told(results[number])
+                results[number] = self.drafted[number].added_to(results[number])
             place = self._placeholders.get(number)
             if place is None or own is None:
                 continue

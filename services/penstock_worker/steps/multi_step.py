@@ -76,11 +76,11 @@ def _go_on(
 def _joined(first: SlotResult, more: list[SlotResult]) -> SlotResult:
     if not more:
         return first
-    told = [each.logprobs for each in more if each.logprobs is not None]
+    logprobs = [each.logprobs for each in more if each.logprobs is not None]
     return msgspec.structs.replace(
         first,
         more=[each.token for each in more if each.token is not None],
-        more_logprobs=told or None,
+        more_logprobs=logprobs or None,
         proposed=more[-1].proposed,
         more_guessed=[each.guessed for each in more if each.guessed is not None],
     )

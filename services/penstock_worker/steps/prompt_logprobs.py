@@ -119,8 +119,8 @@ class PromptLogprobs:
         return self._first_scored(work) < self._scored_end(work)
 
     def _first_scored(self, work: SlotWork) -> int:
-        """Returns the first token of the work whose row gives a requested score, or what is behind
-        all of them."""
+        """Returns the first token of the work whose row gives a requested score; after all of them,
+        the next one."""
         return max(work.start, (self._slots[work.slot].prompt_from or 1) - 1)
 
     def _scored_end(self, work: SlotWork) -> int:
@@ -129,7 +129,7 @@ class PromptLogprobs:
 
     def _rest_of(self, work: SlotWork) -> SlotWork:
         """Returns the part of a work that is left: from the prompt's last token on, whose logits go
-        to the sampler, with those that it sees behind itself or that see it."""
+        to the sampler, with those after it that it sees or that see it."""
         end, start = work.start + work.count, self._scored_end(work)
         whole = self._whole_at(work, start)
         start = start if whole is None else max(whole[0], work.start)

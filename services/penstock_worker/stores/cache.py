@@ -1,7 +1,7 @@
 """What a tier knows of the KV cache: copies of blocks that leave it, and blocks that are filled.
 
 One implementation for a CPU's memory (host_cache), where every copy is made at once, and one for a
-device (device.stored_cache), whose copies go on beside its steps.
+device (device.stored_cache), whose copies run concurrently with its steps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Blocks' contents: their checksum, and how they get to a file. The CPU kernels do both beside the
-interpreter, where they are there."""
+"""Blocks' contents: their checksum, and how they get to a file. The CPU kernels, where available,
+do both without Python's lock."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Contents = bytes | memoryview
 
 @dataclass(slots=True)
 class WritePace:
-    """The pace of writing. behind: whether writing lags, so that it goes on during steps, too, and
-    not only between them."""
+    """The pace of writing. behind: whether writing lags, so that it continues during steps, too,
+    and not only between them."""
 
     behind: bool = False
 

@@ -14,8 +14,8 @@ from penstock_worker.stores.contents import Contents
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout:
-    """name: a digest, in hex, of all that contents depend on beside their key: model, numerics,
-    version, and how a block lies in memory.  payload_bytes: of a block's contents."""
+    """name: a digest, in hex, of all that contents depend on in addition to their key: model,
+    numerics, version, and how a block lies in memory.  payload_bytes: of a block's contents."""
 
     name: str
     payload_bytes: int

@@ -60,8 +60,8 @@ def open_store(
 ) -> StoreTier | None:
     """The tier that the setup asks for, for blocks of `cache`; None: it asks for none.
 
-    `fingerprint`: of all that their contents depend on beside their keys; `place`: of this rank,
-    which keeps its own part of each block; `transport`: how other workers are reached. Raises
+    `fingerprint`: of all that their contents depend on in addition to their keys; `place`: of this
+    rank, which keeps its own part of each block; `transport`: how other workers are reached. Raises
     StartupError."""
     layout = _layout_of(setup, cache, fingerprint, place.rank, groups)
     stores: list[KVStore] = []

@@ -97,9 +97,9 @@ class GuardedStore:
             return ask()
         except Exception as error:
             with self._lock:
-                told = time.monotonic() < self._not_before  # By another thread, of the same.
+                reported = time.monotonic() < self._not_before  # By another thread, of the same.
                 self._not_before = time.monotonic() + RETRY_SECONDS
-            if not told:
+            if not reported:
                 self._warn(error)
             return otherwise
 

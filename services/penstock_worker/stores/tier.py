@@ -1,4 +1,5 @@
-"""A store of KV beside the steps: a thread that writes what is computed, and one that reads.
+"""A store of KV that works concurrently with steps: a thread that writes what is computed, and one
+that reads.
 
 Steps never wait for the store. What is to be kept is copied out of the KV cache, and left out where
 the writer lags. It is written in the time that steps leave, unless half of what may wait does.

@@ -1,4 +1,4 @@
-"""Writes blocks beside the steps, which it costs nothing but a copy out of the KV cache."""
+"""Writes blocks concurrently with steps, which pay only for a copy out of the KV cache."""
 
 from __future__ import annotations
 

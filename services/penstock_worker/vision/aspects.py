@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision's tower: all tiles of a canvas see one another, in layers before and behind a
+"""Llama 3.2 Vision's tower: all tiles of a canvas see one another, in layers before and after a
 norm.
 
 Source: Grattafiori et al., "The Llama 3 herd of models", 2024, section 7; what it computes, as
@@ -27,9 +27,9 @@ from penstock_worker.weights.weights import Weights
 ROUNDED = 8
 """A tile's rows are filled up with zeros to a multiple of it."""
 GLOBAL = "global."
-"""In front of our names of the layers behind the norm."""
+"""Prefix of our names of the layers after the norm."""
 OUTER_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
-"""Form of the norms before and behind the first layers, whatever the file says of others."""
+"""Form of the norms before and after the first layers, whatever the file says of others."""
 FORM = LayerForm(qkv_bias=False, out_bias=False)
 
 
@@ -102,9 +102,9 @@ class AspectTower:
             hidden = yield from layer.pieces(hidden, lengths, None, filling)
             yield from after(number, hidden)
         # Of the layers' inputs, the numbers at one place stand next to each other.
-        beside = torch.stack(inputs, -1).flatten(1) if inputs else hidden[:0]
+        given = torch.stack(inputs, -1).flatten(1) if inputs else hidden[:0]
         found = self._shown(hidden, picture)
-        return torch.cat((found, beside), 1) if inputs else found
+        return torch.cat((found, given), 1) if inputs else found
 
     def _embedded(self, picture: Picture) -> Pieces[Tensor]:
         """[most tiles * rows of a tile, filled up, hidden]."""

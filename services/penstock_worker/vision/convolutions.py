@@ -19,7 +19,7 @@ from penstock_worker.weights.weights import Weights
 
 
 class Neck:
-    """Two convolutions without biases, each with a norm behind it."""
+    """Two convolutions without biases, each followed by a norm."""
 
     def __init__(
         self, weights: Weights, at: str, inputs: int, outputs: int, norm: NormSpec
@@ -44,7 +44,7 @@ class Neck:
 
 
 class Convolutions:
-    """Two, each with a norm behind it, and two that go two places at a time."""
+    """Two convolutions, each followed by a norm, and two of stride two."""
 
     def __init__(
         self, weights: Weights, inputs: int, channels: tuple[int, int], outputs: int, norm: NormSpec

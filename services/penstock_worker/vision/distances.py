@@ -46,8 +46,8 @@ class DistanceLayer(TowerLayer):
         tile, heads = isqrt(lengths[0]), self._spec.num_heads
         side, size = self._side or tile, self._spec.hidden_size
         squares = len(lengths) * (-(-tile // side)) ** 2
-        told = squares * side**2 * 2 * side * size
-        return told + attention_work([side**2] * squares, size + heads * side)
+        products = squares * side**2 * 2 * side * size
+        return products + attention_work([side**2] * squares, size + heads * side)
 
     def _seen(self, three: Tensor, lengths: list[int]) -> Pieces[Tensor]:
         tile = isqrt(lengths[0])
@@ -64,7 +64,7 @@ class DistanceLayer(TowerLayer):
         return out
 
     def _told_apart(self, query: Tensor, side: int) -> Pieces[Tensor]:
-        """Queries, scaled, and behind each its products with the vectors of the distance to each
+        """Queries, scaled, each followed by its products with the vectors of the distance to each
         row of its square, and to each column: a key that has a 1 in its row's place, and in its
         column's, adds these to its score. [rows, heads, head size + 2 * side]."""
         rows, columns = (_by_distance(each, side) for each in self._vectors)
@@ -77,8 +77,8 @@ class DistanceLayer(TowerLayer):
             return torch.cat((some * self._scale, to_rows, to_columns), 4)
 
         each = 2 * side * squares[0].numel()
-        told = yield from self._threads.mapped(of_squares, squares, each=each)
-        return told.flatten(0, 2)
+        found = yield from self._threads.mapped(of_squares, squares, each=each)
+        return found.flatten(0, 2)
 
 
 def _in_squares(tiles: int, tile: int, side: int) -> Tensor:

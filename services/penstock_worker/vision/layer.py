@@ -205,7 +205,7 @@ class LayerForm:
     kv_heads: int = 0
     """Heads of keys and values, each of which several of queries share; 0: all have their own."""
     out_bias: bool = True
-    """Whether the product behind attention has a bias, where those of the feed-forward have."""
+    """Whether the output projection of attention has a bias, as those of the feed-forward have."""
 
 
 PLAIN = LayerForm()

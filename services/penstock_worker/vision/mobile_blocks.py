@@ -26,8 +26,9 @@ bfloat16 runs at 1.5 times the speed of 128, on one thread with AMX; a band stil
 SLOPE, CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 
 OfBand = Callable[[Tensor, Tensor], Tensor]
-"""Makes a band of what it sees, [rows, columns, channels] with zeros beyond the edges, and of what
-lies beside it, [rows, columns, channels]. Returns [rows * columns, outputs]."""
+"""Makes a band of outputs from its receptive field, [rows, columns, channels] with zeros beyond the
+edges, and from the same band of another plane, [rows, columns, channels]. Returns [rows * columns,
+outputs]."""
 
 
 class Bands:
@@ -75,7 +76,8 @@ def _height(rows: int, columns: int) -> int:
 
 
 def _filled(plane: Tensor, kernel: int, step: int) -> Tensor:
-    """Returns the plane with zeros around it, as many as whole steps need; an odd one is behind."""
+    """Returns the plane with zeros around it, as many as whole steps need; an odd one is at the
+    end."""
     if kernel == 1 and step == 1:
         return plane
     around: list[int] = []
@@ -200,7 +202,7 @@ class _Inverted:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Multiplications of a place before the second convolution, and behind it."""
+        """Multiplications of a place before the second convolution, and after it."""
         start, middle = (0 if each is None else each.size for each in (self._start, self._middle))
         return self._up.size + start, self._down.size + middle
 

@@ -37,7 +37,7 @@ class Picture:
     all are seen."""
     behind: Picture | None = None
     """Further tiles, of another size: the whole of a picture that was cut, or what was cut of it;
-    and behind these the same of a video's next frame."""
+    then the same of a video's next frame."""
     beside: Picture | None = None
     """A larger one of the same, for a second tower."""
 
@@ -49,7 +49,7 @@ class Picture:
     """[rows] int64: which tokens stand among them."""
 
     def parts(self) -> Iterator[Picture]:
-        """Yields this part and those behind it."""
+        """Yields this part and those after it."""
         part: Picture | None = self
         while part is not None:
             yield part

@@ -114,8 +114,8 @@ def read_parts(
     *,
     ordered: bool = False,
 ) -> Picture:
-    """Returns tiles of one size, and behind them some of another; unless `ordered`, of a video's
-    frames again and again. Raises UnfitPicture."""
+    """Returns tiles of one size, then some of another; unless `ordered`, of a video's frames again
+    and again. Raises UnfitPicture."""
     pixels, shapes = only(tensors, PIXELS, SHAPES)
     tower, pixels = spec.tower, _floats(pixels, 2)
     if shapes.dtype != np.int32 or shapes.ndim != 2 or shapes.shape[1] != 2 or not len(shapes):

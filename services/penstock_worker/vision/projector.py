@@ -50,7 +50,7 @@ class Projector(ABC, Generic[Form]):
     says of which form by `of`, and loads its weights when it is constructed."""
 
     ENDS: ClassVar[int] = 0
-    """Rows behind those of the last part of a picture."""
+    """Rows after those of the last part of a picture."""
     PARTED: ClassVar[bool] = False
     """Whether a picture comes as patches of parts of several sizes, whatever the tower says."""
     ORDERED: ClassVar[bool] = False

@@ -46,24 +46,24 @@ class QueryLayers:
     def query_work(self, share: int) -> int:
         """Multiplications for each query, with its share of what it sees, in vectors."""
         work = 0
-        for own, seen, behind in self._layers:
-            work += own.query_size + own.key_size + behind.size
+        for own, seen, forward in self._layers:
+            work += own.query_size + own.key_size + forward.size
             work += 0 if seen is None else seen.query_size + share * seen.key_size
         return work
 
     def __call__(self, queries: Tensor, shown: Tensor) -> Tensor:
         """[windows, queries, size] of the same and [windows, vectors, shown]."""
         hidden = self._first(queries)
-        for own, seen, behind in self._layers:
+        for own, seen, forward in self._layers:
             hidden = own(hidden, hidden)
             if seen is not None:
                 hidden = seen(hidden, shown)
-            hidden = behind(hidden)
+            hidden = forward(hidden)
         return hidden
 
 
 class _Behind:
-    """The feed-forward of queries, with a norm behind what it adds to."""
+    """The feed-forward of queries, whose output is added and then normalised."""
 
     def __init__(self, weights: Weights, at: str, size: int, inner: int, norm: NormSpec) -> None:
         up, down = f"{at}.intermediate_query.dense", f"{at}.output_query.dense"
@@ -79,7 +79,7 @@ class _Behind:
 
 
 class _Attention:
-    """Attention with a norm behind what it adds to."""
+    """Attention whose output is added and then normalised."""
 
     def __init__(
         self, weights: Weights, at: str, size: int, shown: int, heads: int, norm: NormSpec

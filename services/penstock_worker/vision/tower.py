@@ -273,8 +273,8 @@ def _unread(name: str, spec: TowerSpec) -> bool:
     norm, a head that pools."""
     if name.startswith(LAYER_OF):
         number = name.removeprefix(LAYER_OF).partition(".")[0]
-        behind = range(spec.num_layers, spec.num_layers + spec.unread_layers)
-        return number.isdigit() and int(number) in behind
+        unread = range(spec.num_layers, spec.num_layers + spec.unread_layers)
+        return number.isdigit() and int(number) in unread
     if name.startswith("merging.") and spec.merging is None:
         return True
     return name.startswith("head.") or (name.startswith("last_norm.") and not spec.last_norm)

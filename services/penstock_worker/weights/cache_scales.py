@@ -1,8 +1,9 @@
 """Scales of an FP8 KV cache among a checkpoint's tensors.
 
-llm-compressor and AutoFP8 write them beside a layer's attention (`self_attn.k_scale`), beside its
-projections (`k_proj.k_scale`), or as the scale of a projection's outputs (`k_proj.output_scale`);
-AutoFP8's first versions had one for keys and values (`self_attn.kv_scale`).
+llm-compressor and AutoFP8 write them as tensors of a layer's attention (`self_attn.k_scale`), of
+its projections (`k_proj.k_scale`), or as the scale of a projection's outputs
+(`k_proj.output_scale`); AutoFP8's first versions had one for keys and values
+(`self_attn.kv_scale`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Factors of matrices' rows, which a model's code multiplies by beside its weights, or which make a
-row's length 1."""
+"""Factors of matrices' rows, which a model's code multiplies by in addition to its weights, or
+which make a row's length 1."""
 
 from __future__ import annotations
 

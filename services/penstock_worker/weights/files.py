@@ -88,7 +88,7 @@ def named_tensors(files: tuple[str, ...]) -> dict[str, StoredTensor]:
 
 NVFP4 = "NVFP4"
 _SCALES = ("scale", "input_scale")
-"""What stands beside a matrix of NVFP4: its factor, and one of activations, which aren't quantised
+"""Tensors next to a matrix of NVFP4: its factor, and one of activations, which aren't quantised
 here."""
 
 

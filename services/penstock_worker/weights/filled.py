@@ -1,6 +1,6 @@
 """Matrices of values that are shorter than keys, filled up with zeros to the size of keys: rows of
 what makes values, and columns of what reads them. Attention is then like any other's, and gives the
-same numbers, with zeros behind those of each head."""
+same numbers, with zeros after those of each head."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ has each layer of a head with several. One of EAGLE-3 has `fc` in front, and nor
 `ids`, int64, are differences between the served model's ids and its own. One of the checkpoint's
 own (MTP) has `enorm`, `hnorm` and `eh_proj` in front, and `served_norm`, that after the served
 model's last layer, if it reads what that gives. Where layers mix several residuals, it has `e_proj`
-and `h_proj` in the place of `eh_proj`, and `hc_head` behind the layer.
+and `h_proj` in the place of `eh_proj`, and `hc_head` after the layer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from penstock_worker.weights.weights import Weights
 EMBEDDING, HEAD, NORM = "embed_tokens.weight", "lm_head.weight", "norm.weight"
 SERVED_NORM, IDS = "served_norm.weight", "ids"
 _ENDS_OF_RESIDUALS = [f"hc_head.{part}.weight" for part in ("fn", "base", "scale")]
-"""What reads several residuals behind the last layer, as GGUF files call it."""
+"""Tensors that read several residuals after the last layer, as GGUF files call them."""
 
 _MIDDLE = "midlayer."
 """What SpecForge's files call the layer."""
@@ -109,7 +109,7 @@ class OwnHeadFiles:
         served, found = self._served, self._found
         own = self._of_layer(draft)
         if self._of_gguf and draft:
-            # What all layers have in common stands beside the first of them.
+            # What all layers have in common is stored with the first of them.
             common = served_family(served.architecture).own_head.common
             own = {n: each for n, each in self._of_layer(0).items() if n in common} | own
         head = EMBEDDING if served.tie_word_embeddings else HEAD
@@ -186,7 +186,7 @@ def eagle3_weights(
 
 def assistant_weights(files: WeightFiles, config: HeadConfig, dtype: torch.dtype) -> Weights:
     """Opens an assistant's own files: `pre_projection` in front of its layers, `post_projection`
-    behind their norm, and an output head that is its embedding."""
+    after their norm, and an output head that is its embedding."""
     family = served_family(config.architecture)
     if files.format == "gguf":
         # What joins both models stands in no layer.

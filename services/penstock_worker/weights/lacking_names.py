@@ -35,7 +35,7 @@ def decoder_name(name: str, tensors: Tensors, names: TensorNames) -> str:
     ]
     if alike and all(alike):  # of the names that the family's files have, these have ours
         inner = name
-    if inner.startswith(_HEAD):  # stands beside the module that has the layers
+    if inner.startswith(_HEAD):  # is next to the module that has the layers
         outer, _, module = begin.removesuffix(".").rpartition(".")
         return f"{outer}.{inner}" if outer and module == "model" else inner
     return begin + re.sub(r"^layers(?=\.\d)", layers, inner)

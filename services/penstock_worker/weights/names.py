@@ -180,13 +180,13 @@ _GGUF_OWN_HEAD = {
     "shared_head_norm": "shared_head.norm",
     **{f"hc_head_{part}": f"hc_head.{part}" for part in ("fn", "base", "scale")},
 }
-"""What stands beside the layer of a head that drafts; as DeepSeek's checkpoints call it."""
+"""Tensors of a draft head outside its layer, as DeepSeek's checkpoints call them."""
 _GGUF_LAYERS = re.compile(r"blk\.(\d+)\.(.+)")
 _GGUF_SCALES = {
     "ffn_gate_inp": "mlp.router_norm",
     "ffn_down_exps": "mlp.router.scales",
 }
-"""Our tensors for `.scale` of GGUF modules that have such a tensor beside their weight."""
+"""Our tensors for `.scale` of GGUF modules that have such a tensor next to their weight."""
 _GGUF_EXPERT = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)\.(\d+)\.weight")
 """Before April 2024, each expert's matrix was a tensor of its own."""
 _GGUF_HEAD_NAME = re.compile(r"blk\.(\d+)\.nextn\.(\w+)\.(weight|bias)")
@@ -208,7 +208,7 @@ _DECODERS = ("transformer.", "wte.")
 
 @cache
 def _towers() -> re.Pattern[str]:
-    """What the names of tensors begin with that a model has beside its decoder, by all families."""
+    """Prefixes of the names of tensors outside a model's decoder, of all families."""
     # Here, because this imports every family, and only a folder of the hub's asks.
     from penstock.families.served import AUDIO_FAMILIES
     from penstock.families.vision.served import VISION_FAMILIES
@@ -243,9 +243,9 @@ def unwrapped(name: str) -> str:
 
 
 def base_names(names: Collection[str]) -> dict[str, str]:
-    """The names of those tensors that are a model's own, as they are without adapters: the makers'
-    checkpoint of Phi-4-multimodal has two adapters beside its weights, by their names, which are in
-    files of their own too. Of any other checkpoint all tensors are."""
+    """Returns the names of the tensors that are a model's own, as they are without adapters. The
+    original checkpoint of Phi-4-multimodal has two adapters in its weights, which are in files of
+    their own too. All tensors of any other checkpoint are its own."""
     if not any(map(_BESIDE_PHI4.search, names)):
         return {name: name for name in names}
     return {name: _BASE.sub("", name) for name in names if not _PHI4_ADAPTERS.search(name)}

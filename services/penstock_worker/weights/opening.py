@@ -176,7 +176,7 @@ def open_tower_weights(
     load_format: str = "auto",
 ) -> Weights:
     """Maps a checkpoint's tensors of tower and projector. No tensor data is read yet. Raises
-    UnsupportedModel for files that are neither safetensors nor have such a file beside them."""
+    UnsupportedModel for files that are neither safetensors nor have such a file next to them."""
     if load_format == "dummy":
         return DummyWeights(dtype, device)
     found, names = tower_tensors(files, part)

@@ -124,7 +124,7 @@ class Weights:
         return inner
 
     def with_tensors(self, tensors: dict[str, StoredTensor]) -> Weights:
-        """Returns the weights with some tensors in the place of theirs, or beside them."""
+        """Returns the weights with some tensors replaced or added."""
         other = copy(self)
         other._tensors = self._tensors | tensors
         other._taken = set(self._taken)

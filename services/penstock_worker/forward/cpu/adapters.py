@@ -191,8 +191,8 @@ class PackedAdapters:
     """Packs adapters for this rank's program."""
 
     def __init__(self, model: AdaptableModel, setup: Setup, dtype: str) -> None:
-        """`dtype`: the program's. Factors are float32 beside float32 weights, else bfloat16: they
-        are read as often as the weights, and are as fine as these."""
+        """`dtype`: the program's. Factors are float32 with float32 weights, else bfloat16: they are
+        read as often as the weights, and have their precision."""
         self._modules = model.modules
         self._whole = model.whole if model.takes_whole else {}
         self._most = setup.max_loras

@@ -100,7 +100,7 @@ def _projected(matrix: PackedMatrix, norm: NormWeights) -> Iterator[Phase]:
 
 
 class CPUAssistant(RunsProgram):
-    """Adapts a Decoder beside the served model's to the interface `HeadForward`."""
+    """Adapts a Decoder that drafts for the served model to the interface `HeadForward`."""
 
     def __init__(
         self,
@@ -208,9 +208,8 @@ def _packed(half: np.ndarray, kind: MatrixKind | None, threads: int) -> PackedMa
 def assistant_recipe(
     config: HeadConfig, served: ModelConfig, files: WeightFiles, setup: Setup, threads: int
 ) -> AssistantRecipe:
-    """`config`: as it is beside the served model. `files`, `setup`: the assistant's. Raises Unable
-    for one that the kernels can't compute, and StartupError for settings that can't be
-    followed."""
+    """`config`: made for the served model. `files`, `setup`: the assistant's. Raises Unable for one
+    that the kernels can't compute, and StartupError for settings that can't be followed."""
     shapes_of(config, setup)
     layout = kv_layout(served, setup.max_model_len)
     of_served = layout.places(range(served.num_layers))

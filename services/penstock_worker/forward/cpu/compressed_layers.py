@@ -111,10 +111,10 @@ class CompressedLayerPhases(MixingLayerPhases):
     def _made_of_hidden(self, own: CompressedWeights) -> Iterator[Phase]:
         """A token's key and what it gives to entries, side by side in KEYS; the weights of the
         index's heads in SCORES, and the vector that queries are made of in RESULT."""
-        beside = (own.key, *own.given)
-        yield self._input(self.weights.attention_norm, *beside, own.index_weigher, own.query_down)
-        first, width = 0, sum(each.struct.outputs for each in beside)
-        for each in beside:
+        products = (own.key, *own.given)
+        yield self._input(self.weights.attention_norm, *products, own.index_weigher, own.query_down)
+        first, width = 0, sum(each.struct.outputs for each in products)
+        for each in products:
             # Products of one input into numbers of their own needn't wait for each other.
             product = replace(product_into(each, Buffer.KEYS), waits=False)
             yield replace(product, part=True, first=first, width=width)

@@ -42,7 +42,7 @@ class PacksMatrices(Protocol):
 
 @dataclass(frozen=True)
 class ExpertReader:
-    """Packs the experts that this rank holds, and what all ranks have beside them."""
+    """Packs the experts that this rank holds, and the shared ones, which all ranks have."""
 
     packer: PacksMatrices
     split: Split

@@ -34,7 +34,7 @@ class RunsProgram:
         self._decoder.cancel()
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the program's. Raises StepCancelled."""
+        """Counts a layer that isn't one of the program's. Raises StepCancelled."""
         self._decoder.count_layer()
         if self._decoder.cancelled:
             raise StepCancelled

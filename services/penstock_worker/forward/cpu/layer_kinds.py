@@ -224,8 +224,8 @@ class StreamLayerPhases(LayerPhases):
         return self.weights.streams
 
     def _joined(self, own: StreamLayerWeights) -> Iterator[Phase]:
-        """The path beside attention, and the sum of both. The path begins with the normalised
-        residual, which is made once more."""
+        """The path parallel to attention, and the sum of both. The path begins with the normalised
+        residual, which is computed once more."""
         hidden = self.config.hidden_size
         yield Phase(
             kind=PhaseKind.MAKE_INPUT,

@@ -22,9 +22,9 @@ def taken(config: ModelConfig) -> Iterator[Phase]:
 def deepstack(config: ModelConfig, layer: int) -> Iterator[Phase]:
     """Phases after a layer of the first stage, which add a level of the tower's DeepStack
     (VisionSpec.deepstack_layers)."""
-    width, behind = config.hidden_size, () if config.vision is None else config.vision.added_behind
-    if layer in behind:
-        first = width * (1 + behind.index(layer))
+    width, levels = config.hidden_size, () if config.vision is None else config.vision.added_behind
+    if layer in levels:
+        first = width * (1 + levels.index(layer))
         yield Phase(kind=PhaseKind.TAKE_ROWS, first=first, width=width)
 
 

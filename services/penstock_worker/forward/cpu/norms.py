@@ -57,10 +57,10 @@ class NormReader:
         second = order in ("pre", "sandwich") or (order == "parallel" and spec.two_norms)
         if mixes and feeds and second:
             found["feed_forward_norm"] = self.norm(f"{at}.{FEED_FORWARD_NORM}", hidden)
-        behind = order in ("post", "summed", "sandwich")
-        if mixes and behind:
+        after = order in ("post", "summed", "sandwich")
+        if mixes and after:
             found["attention_output_norm"] = self.norm(f"{at}.{ATTENTION_OUTPUT_NORM}", hidden)
-        if feeds and behind:
+        if feeds and after:
             name = f"{at}.{FEED_FORWARD_OUTPUT_NORM}"
             found["feed_forward_output_norm"] = self.norm(name, hidden)
         return found

@@ -27,9 +27,9 @@ from penstock_worker.layers.recurrent.mixer_parts import conv_parts
 LANES = 16
 """Outputs that the kernels compute together."""
 UNCHANGING_EPS, UNCHANGING_WEIGHT = 2.0**100, 2.0**50
-"""Make a norm that changes no bit of its input: the mean of squares vanishes beside the epsilon,
-whose root the weight is, and a power of two only moves exponents. Of numbers between 2 ** -76 and
-2 ** 38 in size, and of zeros, that holds; other ones lose bits or their squares count."""
+"""Make a norm that changes no bit of its input: the mean of squares vanishes against the epsilon,
+whose root the weight is, and a power of two only moves exponents. Of numbers between 2 ** -76 and 2
+** 38 in size, and of zeros, that holds; other ones lose bits or their squares count."""
 
 
 @dataclass(frozen=True)

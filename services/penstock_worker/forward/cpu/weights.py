@@ -131,7 +131,7 @@ class CompressedWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class BesideNorms:
-    """Norms of experts that stand beside a feed-forward."""
+    """Norms of experts that run in parallel with a feed-forward."""
 
     router: NormWeights
     """Norm before the router."""
@@ -176,7 +176,7 @@ class StreamEndsWeights:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamLayerWeights:
-    """What a layer does with several residuals, and the path of low rank beside its attention."""
+    """What a layer does with several residuals, and the low-rank path parallel to its attention."""
 
     coefficients: CPUStreams
     router_norm: NormWeights
@@ -251,7 +251,7 @@ class LayerWeights:
     recurrent: RecurrentWeights | None = None
     """Weights of a recurrent layer, in place of attention."""
     recurrent_output: PackedMatrix | None = None
-    """Output projection of the recurrent layer, where it stands beside attention."""
+    """Output projection of the recurrent layer, where it runs in parallel with attention."""
     up: PackedMatrix | None = None
     """Matrix of the feed-forward, or of the expert that every token has; so are `down` and
     `gate`."""
@@ -274,7 +274,7 @@ class LayerWeights:
     sinks: np.ndarray | None = None
     """Logit of each head's attention sink, [heads] float32; None without sinks."""
     beside: BesideNorms | None = None
-    """Norms of experts beside a feed-forward."""
+    """Norms of experts parallel to a feed-forward."""
     own_input: LayerInputWeights | None = None
     output_scale: float = 1.0
     streams: StreamLayerWeights | None = None
@@ -309,7 +309,7 @@ class ModelWeights:
     layer_inputs: LayerInputsWeights | None = None
     streams: StreamEndsWeights | None = None
     mixing: CPUMixing | None = None
-    """How several residuals are read behind the last layer."""
+    """How several residuals are read after the last layer."""
     positions: PackedMatrix | None = None
     """A row for each of a sequence's positions; None: embeddings say nothing of these."""
     types: PackedMatrix | None = None

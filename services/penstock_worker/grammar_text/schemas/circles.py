@@ -1,4 +1,4 @@
-"""References in a circle, with more said beside them.
+"""Circular references with sibling keywords.
 
 llguidance joins what is said of one value before it writes the grammar, and can't join a reference
 with anything as long as it is at what that refers to.  So wherever a reference into a circle is to

@@ -50,7 +50,7 @@ NARROWED = "x-narrowed"
 """Marks a rewritten schema that admits only a part of what it should: its opposite would admit too
 much, and what it has in common with another says nothing.  Its value says why."""
 OPPOSITE = "x-opposite"
-"""The schema whose opposite this is a part of; it stands beside NARROWED."""
+"""The schema whose opposite this is a part of; a sibling of NARROWED."""
 UNIQUE = "x-unique"
 """Marks an array no two of whose items may be the same, which only who follows an output can see.
 Its value: the items that there may be, as texts; null where they can't be listed."""

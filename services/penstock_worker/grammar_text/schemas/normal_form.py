@@ -35,7 +35,7 @@ def normalised(raw: dict[str, Any], draft: int) -> dict[str, Any]:
     Raises Unservable.
     """
     node = {name: raw[name] for name in raw if keywords.is_constraint(name, draft)}
-    if draft <= 7 and "$ref" in node:  # Until then nothing counts beside it.
+    if draft <= 7 and "$ref" in node:  # Until then its siblings are ignored.
         node = {"$ref": node["$ref"]}
     _exclusive_bounds(node)
     for name, value in node.items():
@@ -155,12 +155,12 @@ _DIGITS_AND_PLACES = re.compile(
 )
 _DIGITS = re.compile(_SIGNED + r"\(\?:\\d\{0,(\d{1,4})\}\|" + _AHEAD + r"\\d\*\\\.\\d\*0\*\$\)\$?")
 MOST_WIDTHS = 64
-"""The lengths, in digits, of a number's whole part that are told apart; a longer one has no places
-here."""
+"""Most lengths, in digits, of a number's whole part that are distinguished; a longer one has no
+places here."""
 
 
 def without_look_arounds(node: dict[str, Any]) -> None:
-    """Changes a schema whose pattern looks ahead. Raises Unservable where it can't be told
+    """Changes a schema whose pattern looks ahead. Raises Unservable where it can't be expressed
     otherwise."""
     pattern = node.get("pattern")
     if pattern is None or _LOOKS.search(pattern) is None:

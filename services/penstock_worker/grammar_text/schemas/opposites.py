@@ -19,7 +19,7 @@ INTERVALS = 8
 _EDGE = Decimal("0.1")
 """How far from the multiples an interval ends, at most."""
 _FAR = 10**15
-"""The size from which the multiples of a number aren't sure to be told apart."""
+"""The size from which multiples of a number can't be distinguished reliably."""
 
 
 def in_part(keyword: str) -> dict[str, str]:

@@ -17,9 +17,8 @@ from penstock_worker.grammar_text.schemas.values import same
 
 _DEFINITIONS = "#/$defs/"
 EXTENDED = "x-extended"
-"""Lists, in the whole schema, references that have properties beside them, where a draft before
-2019-09 says that nothing counts there. Whoever wrote them means documents that have those
-properties."""
+"""Lists, in the whole schema, references with sibling properties, which a draft before 2019-09
+ignores. Authors of such schemas mean documents that have those properties."""
 _LISTING = frozenset(("properties", "required", "patternProperties", "allOf", "anyOf"))
 
 
@@ -171,7 +170,7 @@ _ABOUT_REST = (
 
 
 def _independent(said: dict[str, Any], *nodes: dict[str, Any]) -> bool:
-    """Whether its keywords can stand beside the others."""
+    """Whether its keywords can be siblings of the others."""
     for node in nodes:
         if not all(same(node[name], said[name]) for name in said.keys() & node.keys()):
             return False
@@ -244,7 +243,7 @@ class References:
 
     def __init__(self, document: Any, draft: int) -> None:
         self._id = "id" if draft <= 4 else "$id"
-        self._alone = draft <= 7  # Until then nothing counts beside a $ref, no id either.
+        self._alone = draft <= 7  # Until then siblings of a $ref are ignored, ids too.
         self._by_uri: dict[str, Any] = {"": document}
         self._bases: dict[int, str] = {}
         self._ending: set[int] = set()

@@ -116,8 +116,8 @@ def _unmarked(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_implied(node: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    """Returns the schema without what its references say anyway: the library follows a circular one
-    only where nothing stands beside it."""
+    """Returns the schema without what its references imply: the library follows a circular
+    reference only where it has no siblings."""
     if "allOf" in node:
         parts = [part for part in node["allOf"] if part is not True and part != {}]
         for part in [each for each in parts if _resolved(each, definitions).keys() == {"type"}]:

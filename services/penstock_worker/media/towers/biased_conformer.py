@@ -127,9 +127,9 @@ class Reductions:
 
 
 def _read(low: int, high: int, counts: list[int]) -> Iterator[tuple[int, int, tuple[int, int]]]:
-    """What each convolution reads of what the one before it gives so that the last one gives rows
-    low to high: from which row on, to which, and zeros before and behind these. counts: rows of the
-    input, and of what each convolution gives in all."""
+    """Yields for each convolution which input rows it reads so that the last one gives rows low to
+    high: from which row on, to which, and zeros before and after these. counts: rows of the input,
+    and of each convolution's whole output."""
     found = []
     for count in counts[-2::-1]:
         wanted = STEP * low - 1, STEP * high
@@ -202,7 +202,7 @@ class BiasedConformerLayer:
         """Computes the layer, with pauses. biases: float32 [heads, block, block], what is added to
         scores in each block of vectors."""
         spec, mapped = self._spec, self._threads.mapped
-        size, (before, between, behind) = spec.hidden_size, self._works
+        size, (before, between, after) = spec.hidden_size, self._works
         heads, block = biases.shape[:2]
         begun = yield from mapped(self._begun, hidden, each=before)
         apart = begun[:, size:].unflatten(1, (3, heads, -1)).unflatten(0, (-1, block))
@@ -220,7 +220,7 @@ class BiasedConformerLayer:
         parts = yield from mapped(self._between, begun[:, :size], rows, each=between)
         gated = parts[:, size:].unflatten(0, (-1, block))
         windows = functional.pad(gated, (0, 0, spec.reach - 1, 0)).unfold(1, spec.reach, 1)
-        return (yield from mapped(self._ended, parts[:, :size], windows.flatten(0, 1), each=behind))
+        return (yield from mapped(self._ended, parts[:, :size], windows.flatten(0, 1), each=after))
 
     def _begun(self, hidden: Tensor) -> Tensor:
         """What the first feed-forward makes, and queries, keys and values of it."""
@@ -228,7 +228,7 @@ class BiasedConformerLayer:
         return torch.cat((hidden, self._qkv(self._before_attention(hidden))), 1)
 
     def _between(self, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """The residual behind attention, and what the convolution reads."""
+        """Returns the residual after attention, and the input of the convolution."""
         hidden = hidden + self._mixed(mixed)
         out, gate = self._glu(self._before_convolution(hidden)).chunk(2, 1)
         return torch.cat((hidden, out * functional.silu(gate)), 1)
@@ -281,7 +281,7 @@ class BiasedConformer(HearingTower, of=BiasedConformerSpec):
 
     def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
         """Maps float32 [1, bins, windows] to [vectors, hidden]. `layer_done` is called after each
-        layer. A sound of more than one block has zeros behind it, up to a whole one."""
+        layer. A sound of more than one block is padded with zeros to whole blocks."""
         windows = mel[0].t().to(self._mean.device)
         windows = (windows - self._mean) * self._factor
         hidden = yield from self._reductions.pieces(windows)

@@ -166,7 +166,7 @@ class BlockConformerLayer:
 
     def pieces(self, hidden: Tensor) -> Pieces[Tensor]:
         """Computes the layer, with pauses."""
-        mapped, size, (before, between, behind) = self._threads.mapped, hidden.shape[1], self._works
+        mapped, size, (before, between, after) = self._threads.mapped, hidden.shape[1], self._works
         begun = yield from mapped(self._begun, hidden, each=before)
         blocks = functional.pad(begun[:, size:], (0, 0, 0, -len(begun) % self._block))
         blocks = blocks.unflatten(0, (-1, self._block))
@@ -178,7 +178,7 @@ class BlockConformerLayer:
         rows = mixed.flatten(0, 1)[: len(begun)]
         parts = yield from mapped(self._between, begun[:, :size], rows, each=between)
         windows = self._convolution.windows(parts[:, size:])
-        return (yield from mapped(self._ended, parts[:, :size], windows, each=behind))
+        return (yield from mapped(self._ended, parts[:, :size], windows, each=after))
 
     def _begun(self, hidden: Tensor) -> Tensor:
         hidden = self._first(hidden)
@@ -223,5 +223,5 @@ class BlockConformer(HearingTower, of=BlockConformerSpec):
         return hidden
 
     def _with_told(self, hidden: Tensor) -> Tensor:
-        told = self._told(hidden).float().softmax(-1).to(hidden.dtype)
-        return hidden + self._heard(told)
+        predicted = self._told(hidden).float().softmax(-1).to(hidden.dtype)
+        return hidden + self._heard(predicted)

@@ -198,7 +198,7 @@ class ConformerLayer:
         return mixed.flatten(1).to(query.dtype)
 
     def _weighed(self, first: Tensor, mixed: Tensor) -> Tensor:
-        """Returns the residual behind attention, and what the convolution reads."""
+        """Returns the residual after attention, and the input of the convolution."""
         hidden = first + self._norms[1](self.bounded(self._mixed(mixed)))
         begun = self._start(self._around[0](hidden))
         return torch.cat((hidden, functional.glu(begun, 1)), 1)

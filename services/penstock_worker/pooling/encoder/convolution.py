@@ -1,4 +1,4 @@
-"""The convolution of some DeBERTa models: what neighbouring tokens add behind the first layer."""
+"""The convolution of some DeBERTa models: what neighbouring tokens add after the first layer."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class EmbeddingConvolution:
         nothing = embedded.new_zeros(1, embedded.shape[1])
         before = torch.cat((nothing, embedded[:-1])).masked_fill(begins, 0)
         ends = torch.cat((begins[1:], begins.new_ones(1, 1)))
-        behind = torch.cat((embedded[1:], nothing)).masked_fill(ends, 0)
-        found = self._product(torch.cat((before, embedded, behind), 1))
+        after = torch.cat((embedded[1:], nothing)).masked_fill(ends, 0)
+        found = self._product(torch.cat((before, embedded, after), 1))
         if self._activation == "tanh":
             # By exponentials: torch's own has other bits at the end of a vector loop.
             found = 1 - 2 / ((2 * found).exp() + 1)
@@ -50,7 +50,7 @@ class EmbeddingConvolution:
 
 
 class ConvolvedLayer:
-    """A Layer with the convolution of its input behind it."""
+    """A Layer followed by the convolution of its input."""
 
     def __init__(self, inner: Layer, convolution: EmbeddingConvolution) -> None:
         self._inner = inner

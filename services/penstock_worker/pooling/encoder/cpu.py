@@ -50,7 +50,7 @@ def encoder_program(
 def _of_distances(tables: DistanceTables, number: int) -> dict[str, Any]:
     """Returns what a layer's attention has to say about distances: fields of Attention."""
     layer = tables.of_layer(number)
-    # Ours are those of a query behind a key, the kernels' those of a key behind a query.
+    # Ours are distances from key to query, the kernels' from query to key.
     rows = layer.rows.flip(0)
     keys, queries = (
         None if each is None else each[:, rows].numpy() for each in (layer.keys, layer.queries)

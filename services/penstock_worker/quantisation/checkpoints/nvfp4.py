@@ -106,7 +106,8 @@ NVFP4 = CheckpointFormat("nvfp4", _applies, _read)
 
 
 # The same in GGUF files: blocks of 64 numbers, four scales before four times 16 numbers, whose low
-# bits are the first 8. Scales have no sign. Beside a matrix, a tensor `.scale` may hold the factor.
+# bits are the first 8. Scales have no sign. A tensor `.scale` next to the matrix may hold the
+# factor.
 
 _BLOCK = 36
 """Bytes."""

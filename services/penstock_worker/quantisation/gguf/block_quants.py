@@ -53,7 +53,7 @@ def _decode_q5_0(blocks: Tensor) -> Tensor:
 
 def _whole(blocks: Tensor, start: int) -> Tensor:
     """Returns four bytes as one number, [blocks, 1, 1] int32. A copy in any case: a single block's
-    bytes lie one behind another, but not where a number may begin."""
+    bytes are contiguous, but not aligned for an int32."""
     copied = blocks[:, start : start + 4].clone(memory_format=torch.contiguous_format)
     return copied.view(torch.int32)[:, :, None]
 

@@ -58,7 +58,7 @@ def _with_signs(grid: Grid, combinations: int) -> Tensor:
 
 
 def _as_numbers(levels: Tensor) -> Tensor:
-    """Maps [..., 8 or 4] bytes to int64 or int32 numbers, one behind the other."""
+    """Maps [..., 8 or 4] bytes to int64 or int32 numbers, contiguous."""
     kind = torch.int64 if levels.shape[-1] == 8 else torch.int32
     return levels.contiguous().flatten(0, -2).view(kind).flatten()
 
@@ -141,7 +141,7 @@ def _iq3_s(blocks: Tensor) -> Groups:
 
 
 # IQ1_S: super-blocks of 256 values, in groups of 32: four vectors of 8 with numbers of 11 bits,
-# whose upper ones are stored separately, beside a 3-bit scale, and whether an eighth is added or
+# whose upper ones are stored separately, with a 3-bit scale and whether an eighth is added or
 # subtracted.
 
 

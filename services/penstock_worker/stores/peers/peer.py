@@ -30,7 +30,7 @@ RETRY_SECONDS = 5.0
 """Seconds for which a worker isn't asked that was silent, or said what makes no sense."""
 
 HEAD_BYTES = 256
-"""Bytes that an answer may have beside the part."""
+"""Bytes that an answer may have in addition to the part."""
 
 PARTS_AHEAD = 4
 """The parts that are asked for and have not come, at most."""

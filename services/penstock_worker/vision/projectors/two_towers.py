@@ -77,25 +77,25 @@ class TwoTowers(Projector[TwoTowersProjector], of=TwoTowersProjector):
         return (towered + necks) // self._rows**2 + smaller + products
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
-        """Returns the picture, with the larger one beside it."""
+        """Returns the picture, with the larger one in `beside`."""
         if LARGE not in tensors:
             raise UnfitPicture(f"a prepared picture has {LARGE} for this model, beside {PIXELS}")
         rest = {name: each for name, each in tensors.items() if name != LARGE}
         picture = of_pixels(rest, self._vision)
-        beside = of_pixels({PIXELS: tensors[LARGE]}, self._alone)
-        if picture.tiles != 1 or beside.tiles != 1:
+        larger = of_pixels({PIXELS: tensors[LARGE]}, self._alone)
+        if picture.tiles != 1 or larger.tiles != 1:
             raise UnfitPicture(
-                f"{picture.tiles} and {beside.tiles} tiles of a picture; 1 is needed"
+                f"{picture.tiles} and {larger.tiles} tiles of a picture; 1 is needed"
             )
-        return replace(picture, beside=beside)
+        return replace(picture, beside=larger)
 
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
-        beside = picture.beside
-        if beside is None:
+        larger = picture.beside
+        if larger is None:
             raise ValueError("the picture lacks the larger one")
-        layout = lay_out(beside, self._alone)
-        towered = yield from self._tower.pieces(beside, layout, _nothing)
-        tiles = towered.unflatten(0, (1, beside.rows, beside.columns))
+        layout = lay_out(larger, self._alone)
+        towered = yield from self._tower.pieces(larger, layout, _nothing)
+        tiles = towered.unflatten(0, (1, larger.rows, larger.columns))
         found: list[Tensor] = []
         for neck, tile in zip(self._necks, tiles.chunk(2, 3), strict=True):
             made = yield from neck.pieces(tile.contiguous(), threads)

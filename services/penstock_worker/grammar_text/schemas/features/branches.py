@@ -168,14 +168,14 @@ class OneOf(Feature):
         except Unservable as error:
             reason = error
         first, second = sorted((rival, at))
-        told = (
+        message = (
             f"branches {first} and {second} of oneOf may both match, and {reason}; use anyOf, "
             "or make them differ in type or in the constant of a required property"
         )
         ruled_out = context.negation.of(branches[rival], known, lax=True)
         if not isinstance(ruled_out, dict):
-            raise Unservable(told)
-        return {NARROWED: told} | ruled_out
+            raise Unservable(message)
+        return {NARROWED: message} | ruled_out
 
 
 def _known(within: dict[str, Any], branch: Any) -> dict[str, Any]:

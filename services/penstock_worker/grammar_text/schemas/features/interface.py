@@ -1,4 +1,4 @@
-"""What a feature is: keywords that llguidance doesn't know, and what it is told instead."""
+"""Interface of features: keywords that llguidance doesn't know, and their translation for it."""
 
 from __future__ import annotations
 
