@@ -224,7 +224,7 @@ class Decoder:
         return int(self._layers_done[0])
 
     def count_layer(self) -> None:
-        """Counts a layer that was computed beside the program's. Not during a step."""
+        """Counts a layer that isn't one of the program's. Not during a step."""
         self._layers_done[0] += 1
 
     @property

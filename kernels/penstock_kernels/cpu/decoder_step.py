@@ -45,7 +45,7 @@ class GivenRows:
         the step.
         width: numbers of a row that the program takes.
         angles: positions that the program's rotary tables have, by which pairs turn; None: none do.
-        behind: how far back a row sees in every layer; None: to the beginning.
+        behind: how many earlier positions a row sees in every layer; None: all.
         """
         self._check_numbers(len(positions), width)
         self._check_turns(len(positions), angles)

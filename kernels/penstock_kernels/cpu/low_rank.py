@@ -182,14 +182,14 @@ class LowRankRows:
         ValueError for runs that don't fit the step, or adapters of another program."""
         structs = (PkRun * len(self.runs))()
         of_row = np.full(rows, -1, dtype=np.int32)
-        behind = 0
+        end = 0
         for at, (first, count, adapter) in enumerate(self.runs):
-            if first < behind or count < 1 or first + count > rows:
+            if first < end or count < 1 or first + count > rows:
                 raise ValueError(f"a run of {count} rows from {first} on doesn't fit {rows} rows")
             if adapter.targets is not targets:
                 raise ValueError("an adapter was packed for another program")
-            behind = first + count
-            of_row[first:behind] = at
+            end = first + count
+            of_row[first:end] = at
             structs[at] = PkRun(first, count, adapter.address)
         return structs, of_row
 

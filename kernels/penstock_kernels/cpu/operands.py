@@ -1,4 +1,4 @@
-"""What phases of a step compute with beside matrices: norms, rotary tables, attention, experts, and
+"""Operands of a step's phases other than matrices: norms, rotary tables, attention, experts, and
 products for each head."""
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Attention:
     """What a token sees besides the tokens of its window; None: nothing."""
     biases: DistanceBiases | None = None
     distances: DistanceProducts | None = None
-    """Not beside biases, and only of a cache of float32."""
+    """Not together with biases, and only of a cache of float32."""
     both_ways: bool = False
     """Whether a token sees those after it as well, in a window of as many."""
     causal: bool = False

@@ -42,8 +42,8 @@ class _Trial:
 
 @dataclass(slots=True)
 class ThreadCount:
-    """Says before each step how many threads are to compute it, and is told after it how it went.
-    steady: all of them, always."""
+    """Chooses before each step how many threads compute it, and learns from its duration. steady:
+    all of them, always."""
 
     most: int
     steady: bool = False

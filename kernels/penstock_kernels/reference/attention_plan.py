@@ -156,10 +156,10 @@ def _hide(group: TileGroup, between: np.ndarray, offsets: np.ndarray) -> None:
     flags = torch.from_numpy(between)
     own = flags[group.rows[group.pair_tiles]][:, :, None, None]
     rows = group.keys - torch.from_numpy(offsets)[group.pair_tiles][:, None, None, None]
-    behind = group.keys > group.positions
+    later = group.keys > group.positions
     # Of keys after a query, all that it sees are queries of the step.
     theirs = flags[rows.clamp(0, len(between) - 1)]
-    group.later.logical_or_(behind & (own | theirs))
+    group.later.logical_or_(later & (own | theirs))
 
 
 def _slots_by_split(

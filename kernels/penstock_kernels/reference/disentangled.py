@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Distances:
-    """What a layer's queries and keys are multiplied by beside each other."""
+    """What a layer's queries and keys are multiplied by in addition to each other."""
 
     rows: Tensor
     """[distances] int64: of each distance from 1 - longest to longest - 1, query after key, the

@@ -1,4 +1,5 @@
-"""Samples one token from one row of logits, adjusted before; and what is told of such a row."""
+"""Samples one token from one row of logits, adjusted before; and the log-probabilities of such a
+row."""
 
 from __future__ import annotations
 

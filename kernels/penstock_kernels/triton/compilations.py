@@ -13,10 +13,10 @@ KernelTooLarge = OutOfResources
 
 
 def tell_of_compilations(told: Callable[[str], None] | None) -> None:
-    """Has `told` called from now on with the name of each kernel that was compiled for a launch, or
-    read from Triton's folder of compiled kernels, in the thread that launches; None: nobody.
+    """Calls `told` from now on with the name of each kernel that was compiled for a launch, or read
+    from Triton's folder of compiled kernels, in the thread that launches; None: calls nothing.
 
-    Triton has one such hook: this takes the place of whoever was told before.
+    Triton has one such hook: this replaces the one set before.
     """
     hook = None if told is None else _Hook(told)
     triton.knobs.runtime.jit_post_compile_hook = hook

@@ -1,4 +1,4 @@
-"""What a GPU's processors keep beside their registers, and which tiles fit.
+"""The shared memory of a GPU's processors, and which tiles fit.
 
 Triton fetches the tiles of a loop's next turns into shared memory.  How many of them it holds at a
 time, and what else it needs, is computed here as Triton 3.7 does it for compute capabilities 8.0 to

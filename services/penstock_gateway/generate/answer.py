@@ -214,7 +214,7 @@ class StreamedAnswer:
         self._plain, self._prepared = plain, None
 
     def _write_any(self, deltas: list[SequenceDelta]) -> None:
-        # A copy: a delta that fails half-way leaves nothing behind.
+        # A copy: a delta that fails half-way changes nothing.
         out, usage = bytearray(self._unsent), self._no_usage
         self._open_choices(out)
         for delta in deltas:

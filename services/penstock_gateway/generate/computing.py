@@ -1,9 +1,9 @@
 """Which fingerprint an answer must be computed with, where that is decided before it is placed.
 
-An answer that is given again must have the bits that it had. Engine cores behind one gateway may
-compute differently (processors with other instructions, weights that are replaced one after the
-other), so a stream goes on where its origin's fingerprint is, and a retry goes where its key leads
-it, every time and from every gateway.
+An answer that is given again must have the same bits. Engine cores of one gateway may compute
+differently (processors with other instructions, weights that are replaced one after the other), so
+a stream goes on where its origin's fingerprint is, and a retry goes where its key leads it, every
+time and from every gateway.
 """
 
 from __future__ import annotations

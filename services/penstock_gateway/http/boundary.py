@@ -283,7 +283,7 @@ class Door:
             raise foreign("another site")
         if origin in self._origins or _APP_ORIGIN.fullmatch(origin):
             return
-        # The browser's own word is what counts behind a proxy that replaces Host.
+        # With a proxy that replaces Host, only the browser's own header counts.
         if site == b"same-origin" or (host and origin.partition(b"://")[2] == host.lower()):
             return
         raise foreign(clip(origin.decode("latin-1")))

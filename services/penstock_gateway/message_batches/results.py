@@ -79,7 +79,7 @@ def shown(record: BatchRecord, keep_seconds: int, now: float) -> MessageBatch:
         ended_at=None if ended is None else moment(ended),
         cancel_initiated_at=_moment(record.cancelling_at),
         archived_at=moment(ended + keep_seconds) if ended is not None and gone else None,
-        # Only a path: which scheme and host a client sees, a server behind a proxy doesn't know.
+        # Only a path: a server doesn't know which scheme and host a proxy's clients see.
         results_url=f"{PATH}/{record.id}/results" if ended is not None and not gone else None,
     )
 

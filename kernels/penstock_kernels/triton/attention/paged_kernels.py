@@ -88,8 +88,8 @@ def _attend_keys(
     MASKED: tl.constexpr,
 ):
     """Adds the keys of one tile, from `base` on. Without MASKED, each row sees all of them, and the
-    sums have the bits that they have with it: no product stands beside a sum that the compiler
-    could fuse it with in one of the two."""
+    sums have the bits that they have with it: no product is next to a sum that the compiler could
+    fuse it with in only one of the two."""
     at = base + tl.arange(0, KEYS)
     place = _places(table, base, low, end, slot_stride, BLOCK_SIZE, KEYS, MASKED)[:, None]
     column = tl.arange(0, q.shape[1])
@@ -239,11 +239,11 @@ def _attend_tile(
     )
     row = tl.arange(0, ROWS)
     within = first + row // GROUP
-    behind = tl.minimum(first + QUERIES, queries)
-    real = within < behind
+    stop = tl.minimum(first + QUERIES, queries)
+    real = within < stop
     head = kv_head * GROUP + row % GROUP
     position = before + within
-    end = before + behind
+    end = before + stop
     low, all_see = 0, before + first + 1
     if WINDOW:
         low = tl.maximum(0, first_seen(before + first, window, CHUNKS))

@@ -133,8 +133,8 @@ def plan_attention(
         ends = None
         if last_seen is not None:
             begins = starts[sequences] + firsts
-            behind = begins + np.minimum(query_lens[sequences] - firsts, per_tile)
-            ends = send(_most(last_seen, begins, behind) + 1)
+            stops = begins + np.minimum(query_lens[sequences] - firsts, per_tile)
+            ends = send(_most(last_seen, begins, stops) + 1)
         return TileList(send(sequences), send(firsts), queries, int(seq_lens[chosen].max()), ends)
 
     return DeviceAttentionPlan(

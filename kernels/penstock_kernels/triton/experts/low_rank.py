@@ -3,8 +3,8 @@ experts: x A.T B.T, as `penstock_kernels.triton.linear.low_rank` does for produc
 
 A tile of `ExpertTiles` may have rows of several adapters. There is a program for each place, which
 computes with the rows that have this one and leaves the others alone; most find none and end. A
-row's sum goes through the inputs in parts of a fixed size, so it depends neither on the rows beside
-it nor on its place among them. Factors are the left operand, as weights are in `products`: tiles of
+row's sum goes through the inputs in parts of a fixed size, so it depends neither on the other rows
+nor on its place among them. Factors are the left operand, as weights are in `products`: tiles of
 all heights give the same bits.
 """
 

@@ -1,9 +1,9 @@
 """Products of rows with the matrices of their experts.
 
 A program computes COLUMNS outputs of at most ROWS rows that have the same expert. A row's sum goes
-through the inputs in tiles of `inner`, from first to last, so its bits depend neither on the rows
-beside it nor on its place among them. Weights are the left operand: their outputs fill a tensor
-core whatever the number of rows.
+through the inputs in tiles of `inner`, from first to last, so its bits depend neither on the other
+rows nor on its place among them. Weights are the left operand: their outputs fill a tensor core
+whatever the number of rows.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ adapter's factors (Hu et al., "LoRA", 2021). Where an adapter gives a matrix's r
 own (Liu et al., "DoRA", 2024), the product is multiplied by a gain first.
 
 Rows are computed in tiles of one adapter. The inputs are cut into parts of a fixed size, each
-summed by itself and then added in their order, so a row's sum depends neither on the rows beside it
-nor on its place among them. Rows without adapter are in no tile and stay as they are.
+summed by itself and then added in their order, so a row's sum depends neither on the other rows nor
+on its place among them. Rows without adapter are in no tile and stay as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Embeddings and output heads of rows whose adapters have matrices of their own, or factors.
 
 Rows are computed in tiles of one adapter, as in `low_rank`. A row's sum goes through the inputs
-from first to last in steps of one size, so it depends neither on the rows beside it nor on its
-place among them.
+from first to last in steps of one size, so it depends neither on the other rows nor on its place
+among them.
 """
 
 from __future__ import annotations

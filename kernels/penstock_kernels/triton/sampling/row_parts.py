@@ -48,10 +48,9 @@ def weight_of(x, peak, temperature):
     numbers.
 
     The power of two, (x - peak) / temperature * log2(e), is computed from pairs of float32, so that
-    what is left of it behind the whole number is as precise for small weights as for large ones.
-    Logits are less precise than that themselves, and the sums of weights are in float64.  Products
-    beside sums are fma or exact: a compiler that fuses them in one kernel and not in another gives
-    the same bits.
+    its fraction is as precise for small weights as for large ones. Logits are less precise than
+    that themselves, and the sums of weights are in float64.  Products next to sums are fma or
+    exact: a compiler that fuses them in one kernel and not in another gives the same bits.
     """
     x, peak = x.to(tl.float32), peak.to(tl.float32)
     factor = tl.minimum(1.0 / temperature * LOG2_E, 1e30)
