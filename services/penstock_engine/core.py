@@ -154,10 +154,10 @@ class EngineCore:
             self.state.service_rate.observe(now, self.state.scheduling.queue)
             self._plan(now)
             self._ask_for_missing(now)
-            return self._told(now)
+            return self._outgoing(now)
         self._disturbed = False
         self._advance(now)
-        effects = self._told(now)
+        effects = self._outgoing(now)
         self._quiet_until = -math.inf if self._is_restless else self._earliest_deadline()
         return effects
 
@@ -201,7 +201,7 @@ class EngineCore:
         elif self.state.stands_still or self.state.calls.running:
             self.state.workers.progressed(now)
 
-    def _told(self, now: float) -> Effects:
+    def _outgoing(self, now: float) -> Effects:
         """Returns everything that is to be sent, including the notifications of front ends."""
         self.state.frontends.moved(self.state.scheduling.take_moved())
         frontends = self.state.frontends

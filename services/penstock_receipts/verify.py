@@ -287,7 +287,7 @@ class ModelHere:
             if not places:
                 detail = f"{count} of {len(claimed.output)} tokens sampled{_compared(claimed)}"
                 return Check(what, "equal", detail)
-            found = self._told(places[0], claimed)
+            found = self._described(places[0], claimed)
             with suppress(*GIVEN_UP):
                 found += await self._likelihood(places[0], claimed)
             return Check(what, "differs", f"{found}; {len(places)} of {count} sampled differ")
@@ -295,7 +295,7 @@ class ModelHere:
         if place is None:
             detail = f"all {len(claimed.output)} tokens computed again{_compared(claimed)}"
             return Check(what, "equal", detail)
-        found = self._told(place, claimed)
+        found = self._described(place, claimed)
         with suppress(*GIVEN_UP):
             found += await self._likelihood(place, claimed)
             others = await self._replay.positions(claimed, LOOKED_AT)
@@ -303,7 +303,7 @@ class ModelHere:
             found += f"; {len(others)} of {count} sampled tokens differ"
         return Check(what, "differs", found)
 
-    def _told(self, place: Place, claimed: Claimed) -> str:
+    def _described(self, place: Place, claimed: Claimed) -> str:
         """A difference in words."""
         if place.reason is not None:
             return f"it ends for {place.reason}, and the receipt says {claimed.finish_reason}"

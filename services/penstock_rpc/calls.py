@@ -59,13 +59,13 @@ class Calls:
             with self._running.known_as(exchange, request_id or _given_id(scope)):
                 await exchange.begun()
                 if context is not None:
-                    await context.send_initial_metadata(_told(exchange))
+                    await context.send_initial_metadata(_metadata(exchange))
                 if exchange.status != 200:
                     wait = exchange.headers.get(b"retry-after")
                     retry_after = None if wait is None else wait.decode()
                     refused = refusal(exchange.status, await exchange.whole(), retry_after)
                     # With the error, too: of a call that fails, clients may drop what came first.
-                    refused.trailing += _told(exchange)
+                    refused.trailing += _metadata(exchange)
                     raise refused
                 yield exchange
         except RuntimeError as error:
@@ -195,7 +195,7 @@ def _given_id(scope: Scope) -> str:
     return str(found[0].decode("latin-1")) if found else ""
 
 
-def _told(exchange: AppExchange) -> tuple[tuple[str, str], ...]:
+def _metadata(exchange: AppExchange) -> tuple[tuple[str, str], ...]:
     """What the response's own headers say, as initial metadata."""
     return tuple(
         (name.decode(), value.decode("latin-1"))

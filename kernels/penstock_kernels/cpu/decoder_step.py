@@ -98,7 +98,7 @@ def _of_kind(name: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) 
 NOTHING_GIVEN = GivenRows()
 
 
-def _behind(attention: Attention) -> int | None:
+def _reach(attention: Attention) -> int | None:
     """Returns how far back a row sees at least; None: to the beginning."""
     if attention.chunk is not None:
         return 0
@@ -138,7 +138,7 @@ class DecoderStep:
             self.first_row[:-1] - self.starts, counts
         )
         ends = np.repeat(self.starts + counts, counts)
-        bounds = [_behind(each) for each in program.attentions]
+        bounds = [_reach(each) for each in program.attentions]
         behind = min((each for each in bounds if each is not None), default=None)
         self.given.check(positions, ends, program.taken_numbers, program.angles, behind)
 

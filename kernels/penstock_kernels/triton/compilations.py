@@ -26,7 +26,7 @@ class _Hook:
     """Called as Triton calls its JITHook. Gives None, since anything else would end the launch."""
 
     def __init__(self, told: Callable[[str], None]) -> None:
-        self._told = told
+        self._report = told
 
     def __call__(self, *, fn: Any, **_: Any) -> None:
-        self._told(fn.name)
+        self._report(fn.name)

@@ -161,7 +161,7 @@ class Adoption:
         state.kept_answers.shared += not goes_on
         reader = state.shared_answers.join(found, frontend, submit, now)
         self._greet(found, frontend, submit, shared=not goes_on)
-        outputs = self._told(found, submit)
+        outputs = self._missed_outputs(found, submit)
         if outputs:
             cached = reader.take_cached_tokens(found.cached_tokens)
             outputs[0] = msgspec.structs.replace(outputs[0], cached_tokens=cached)
@@ -219,7 +219,7 @@ class Adoption:
         if submit.grammar is not None and prepared:
             frontend.reply(Prepared(submit.request))
 
-    def _told(self, request: Request, submit: Submit) -> list[SequenceOutput]:
+    def _missed_outputs(self, request: Request, submit: Submit) -> list[SequenceOutput]:
         """All that there is of the answer, but for what the new reader has."""
         kept = request.kept
         if kept is None:
@@ -228,7 +228,7 @@ class Adoption:
 
     def _outputs(self, request: Request, submit: Submit) -> list[SequenceOutput]:
         """What the new reader gets at once; the number of cached tokens with the first."""
-        found = self._told(request, submit)
+        found = self._missed_outputs(request, submit)
         request.cached_reported = bool(found) and request.cached_tokens is not None
         if found:
             found[0] = msgspec.structs.replace(found[0], cached_tokens=request.cached_tokens)

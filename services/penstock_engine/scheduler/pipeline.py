@@ -90,7 +90,7 @@ class PipelineScheduler(Scheduler):
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
         """Serves a sequence within the share: it counts who is served, as others may find no
         blocks."""
-        decodes = self._behind(sequence) == 1
+        decodes = self._computable(sequence) == 1
         if decodes and not self._share:
             return
         super()._extend(sequence, builder, most)

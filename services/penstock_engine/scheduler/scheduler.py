@@ -153,7 +153,7 @@ class Scheduler:
         """Number of tokens in the steps in flight, which are computed before the next step's."""
         return sum(step.tokens for step in self.state.in_flight)
 
-    def _behind(self, sequence: Sequence) -> int:
+    def _computable(self, sequence: Sequence) -> int:
         """How many tokens of the sequence the next step may compute. The newest token isn't
         computed if no other may follow it. With a grammar, it is 0 while a token is being sampled,
         because the worker may defer that token until its mask is there."""
@@ -171,7 +171,7 @@ class Scheduler:
         chunks: list[Sequence] = []
         leaving, apart = self.state.leaving, (self.state.suspect, self.state.replayed)
         for slot, sequence in self.state.running.items():
-            missing = self._behind(sequence)
+            missing = self._computable(sequence)
             if missing and sequence not in apart and slot not in leaving:
                 (decodes if missing == 1 else chunks).append(sequence)
         return decodes, chunks
@@ -224,7 +224,7 @@ class Scheduler:
         if sequence.slot in builder.items:
             return  # Preempted earlier in this plan, and started again in it.
         start = sequence.progress.scheduled
-        end = min(start + self._behind(sequence), start + left)
+        end = min(start + self._computable(sequence), start + left)
         if end > start + 1:
             end = min(end, start + builder.most(sequence))
         end = self.state.features.end(sequence, start, end)
@@ -338,7 +338,7 @@ class Scheduler:
         waits for goes on."""
         if self.state.cache is None or self.state.prefix_reuse is None:
             return False
-        missing = self._behind(sequence) - start.computed
+        missing = self._computable(sequence) - start.computed
         end = start.computed + min(missing, most, builder.most(sequence))
         features = self.state.features
         end = self.state.features.end(sequence, start.computed, end)

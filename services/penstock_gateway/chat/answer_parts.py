@@ -260,7 +260,7 @@ class LogprobReader:
         """Characters of the tokens so far."""
         self._read = 0
         """Characters that the parser has got."""
-        self._told = 0
+        self._content_end = 0
         """Index at which the last content ended."""
 
     def read(self, text: str, token_ids: list[int], logprobs: list[ChatLogprob]) -> list[ReadEvent]:
@@ -279,20 +279,20 @@ class LogprobReader:
         return _joined(self._with_tokens(self._parser.finish(), held=0))
 
     def rest(self) -> list[ChatLogprob]:
-        left = [token.logprob for token in self._tokens if token.end > self._told]
+        left = [token.logprob for token in self._tokens if token.end > self._content_end]
         self._tokens.clear()
         return left
 
     def _with_tokens(self, events: list[Event], held: int) -> list[ReadEvent]:
         content = sum(len(event.text) for event in events if isinstance(event, Content))
-        self._told = max(self._told, self._read - held - content)
+        self._content_end = max(self._content_end, self._read - held - content)
         return [ReadEvent(event, self._logprobs_of(event)) for event in events]
 
     def _logprobs_of(self, event: Event) -> list[ChatLogprob]:
         if not isinstance(event, Content):
             return []
-        start, end = self._told, self._told + len(event.text)
-        self._told = end
+        start, end = self._content_end, self._content_end + len(event.text)
+        self._content_end = end
         while self._tokens and self._tokens[0].end <= start:
             self._tokens.popleft()
         logprobs = []

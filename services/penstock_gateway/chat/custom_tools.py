@@ -120,7 +120,7 @@ class InputText:
         self._unread = ""
         self._inside: bool | None = None
         """Whether the string has begun; None: that isn't known."""
-        self._told = 0
+        self._returned = 0
         self._ended = False
 
     def feed(self, text: str) -> str:
@@ -150,7 +150,7 @@ class InputText:
         if isinstance(given, dict):
             value = given.get(INPUT, next(iter(given.values()), None) if len(given) == 1 else None)
             given = whole if value is None else value
-        return _sound(given if isinstance(given, str) else whole)[self._told :]
+        return _sound(given if isinstance(given, str) else whole)[self._returned :]
 
     def _read(self) -> str:
         found = _WHOLE.match(self._unread)
@@ -158,7 +158,7 @@ class InputText:
         self._unread = self._unread[len(piece) :]
         self._ended = self._unread.startswith('"')
         text = _sound(json.loads(f'"{piece}"', strict=False)) if piece else ""
-        self._told += len(text)
+        self._returned += len(text)
         return text
 
 

@@ -299,15 +299,15 @@ class ResumableReply:
         return None
 
     def is_large(self, deltas: list[SequenceDelta]) -> bool:
-        return bool(self._behind) or self._reply.is_large(deltas)
+        return bool(self._resumed) or self._reply.is_large(deltas)
 
     async def ahead(self, choice: int) -> None:
         """Tells the format what the client has, and lets nothing of that be seen. Raises
         InvalidRequest where the client can't have it."""
         await self._reply.ahead(choice)
-        if choice in self._behind:
+        if choice in self._resumed:
             replayed = self._batch.replayed(choice)
-            self._behind.discard(choice)
+            self._resumed.discard(choice)
             if replayed is not None:
                 await self._tell(choice, replayed)
             if self._number:

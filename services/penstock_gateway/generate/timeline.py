@@ -86,7 +86,7 @@ class TimelineRecorder:
         self._begun = time.perf_counter()
         self._slow_after = slow_after
         self._asked = is_asked(scope)
-        self._told: RequestTimeline | None = None
+        self._timeline: RequestTimeline | None = None
         self._waited = 0.0
         self._shared: tuple[tuple[str, str], ...] = ()
         self._scope = scope
@@ -105,8 +105,8 @@ class TimelineRecorder:
         """The timeline, if the client asked. n: choices of each prompt.  write: seconds."""
         if self._asked and timings:
             await _wait_for(timings)
-            self._told = self._account(timings, n, write)
-        return self._told
+            self._timeline = self._account(timings, n, write)
+        return self._timeline
 
     def shared_by(self, prompts: int) -> tuple[tuple[str, str], ...]:
         """Notes, and returns as headers, for how many prompts the answer is computed along with an
@@ -116,9 +116,9 @@ class TimelineRecorder:
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         """x-penstock-shared where it is; Server-Timing, in milliseconds, if the client asked."""
-        if self._told is None:
+        if self._timeline is None:
             return self._shared
-        parts = {**self._told.parts, "total": self._told.wall}
+        parts = {**self._timeline.parts, "total": self._timeline.wall}
         value = ", ".join(f"{name};dur={1000 * seconds:.3f}" for name, seconds in parts.items())
         return (*self._shared, ("server-timing", value))
 
@@ -131,7 +131,7 @@ class TimelineRecorder:
                 await _wait_for(timings)
         finally:
             if self._is_slow():
-                self._log(self._told or self._account(timings, n, 0.0))
+                self._log(self._timeline or self._account(timings, n, 0.0))
 
     def _is_slow(self) -> bool:
         return 0 < self._slow_after <= time.perf_counter() - self._begun

@@ -116,12 +116,12 @@ class GatewayServer(AcceptingServer):
         )
         self._patience = config.shutdown_timeout
         self._leave_at: float | None = None
-        self._told = asyncio.Event()
+        self._signalled = asyncio.Event()
         self._first = first
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._first is not None:
-            await self._unless_told(self._first())
+            await self._unless_signalled(self._first())
         if self.should_exit:
             return
         await super().startup(sockets)
@@ -129,16 +129,16 @@ class GatewayServer(AcceptingServer):
             address = listener.reachable_address(sock)
             log.info("listening", url=listener.url(*address, tls=self._tls is not None))
 
-    async def _unless_told(self, first: Coroutine[Any, Any, None]) -> None:
+    async def _unless_signalled(self, first: Coroutine[Any, Any, None]) -> None:
         """Waits for it, or for a signal."""
-        tasks = [asyncio.create_task(each) for each in (first, self._until_told())]
+        tasks = [asyncio.create_task(each) for each in (first, self._until_signalled())]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _until_told(self) -> None:
-        await self._told.wait()
+    async def _until_signalled(self) -> None:
+        await self._signalled.wait()
 
     async def main_loop(self) -> None:
         """uvicorn's own, but it doesn't sleep through a signal."""
@@ -146,8 +146,8 @@ class GatewayServer(AcceptingServer):
         while not await self.on_tick(counter):
             counter = (counter + 1) % ONE_DAY
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), TICK)
-            self._told.clear()
+                await asyncio.wait_for(self._signalled.wait(), TICK)
+            self._signalled.clear()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second. Returns whether it is time to close."""
@@ -188,7 +188,7 @@ class GatewayServer(AcceptingServer):
         elif number == HAND_OVER:
             self.should_exit = True
         self._drain()
-        self._told.set()
+        self._signalled.set()
 
     def _drain(self) -> None:
         if not self._service.draining:

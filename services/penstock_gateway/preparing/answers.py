@@ -124,7 +124,8 @@ class Home:
         return lease
 
     async def records(self, payload: bytes) -> bytes:
-        """Of the request's own tenant, whatever is asked."""
+        """Returns what a preparer asks for of the stored records, always as the request's own
+        tenant."""
         from penstock_gateway.storage.chains import BrokenChain, UnfitChain
 
         asked = _recorded.decode(payload)

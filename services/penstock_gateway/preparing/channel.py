@@ -35,7 +35,7 @@ class Channel:
         self._asked = 0
         self._sending = asyncio.Lock()
         self._reading: asyncio.Task[None] | None = None
-        self._told: set[asyncio.Task[bytes]] = set()
+        self._unanswered: set[asyncio.Task[bytes]] = set()
 
     async def begin(self) -> None:
         """Tells which process this is, and begins to read."""
@@ -66,8 +66,8 @@ class Channel:
     def tell(self, what: str, payload: bytes) -> None:
         """Asks, and waits for no answer."""
         task = asyncio.create_task(self.ask(what, payload))
-        self._told.add(task)
-        task.add_done_callback(self._told.discard)
+        self._unanswered.add(task)
+        task.add_done_callback(self._unanswered.discard)
 
     async def _read(self) -> None:
         try:

@@ -8,7 +8,7 @@ MOST_MS = 2.0
 """Milliseconds that a body may take in the event loop."""
 
 _BASE = 0.25
-"""Of the smallest bodies: decoding, checks, sampling parameters."""
+"""Milliseconds of the smallest bodies: decoding, checks, sampling parameters."""
 _BYTE = 0.00025
 """A byte of a text: 4 bytes are a token, about, and a token takes a microsecond to find."""
 _VALUE = 0.004

@@ -38,7 +38,7 @@ class MediaAsked(msgspec.Struct, frozen=True, array_like=True):
     lease: int = 0
     """The preparer's number of what holds the media."""
     deadline: float | None = None
-    """Of the lease."""
+    """The lease's deadline, if any."""
     wants_data: bool = False
     """The items' bytes are wanted, as of documents, whose text they are."""
 
@@ -90,7 +90,7 @@ class HomeDesk:
         self.max_pages = desk.max_pages
 
     def lease(self, tenant: str, deadline: float | None = None) -> HomeLease:
-        """As MediaDesk.lease."""
+        """Returns a lease like MediaDesk.lease."""
         self._leases += 1
         return HomeLease(tenant, deadline, self._leases, self._channel)
 
@@ -101,7 +101,7 @@ class HomeDesk:
         lease: HomeLease,
         changes: dict[str, Any] | None = None,
     ) -> PreparedItems | None:
-        """As MediaDesk.prepare; the items have no bytes."""
+        """Does what MediaDesk.prepare does, but the items have no bytes."""
         self.check_count(facts, sources)
         if facts is None or not sources:
             return None
@@ -114,7 +114,7 @@ class HomeDesk:
     async def prepare_alike(
         self, preparation: AnyItem, sources: Sequence[MediaSource], lease: HomeLease
     ) -> list[PreparedItem]:
-        """As MediaDesk.prepare_alike."""
+        """Does what MediaDesk.prepare_alike does."""
         if not sources:
             return []
         reply = await self._ask(sources, lease, alike=preparation)

@@ -72,7 +72,7 @@ class HomeClient:
         terms: Terms,
         media: PromptMedia | None = None,
     ) -> PoolResult:
-        """As EngineClient.pool."""
+        """Does what EngineClient.pool does."""
         asked = PoolAsked(
             array("i", prompt_token_ids).tobytes(),
             pooling,
@@ -111,7 +111,7 @@ class HomeModels:
     async def using(
         self, name: str | None, deadline: float | None = None
     ) -> AsyncIterator[AskedModel]:
-        """As ModelRegistry.using."""
+        """Does what ModelRegistry.using does."""
         used = _used.decode(await self._channel.ask("use", encode(UseModel(name, deadline))))
         backend = HomeBackend(HomeClient(self._channel))
         engine = engine_of(self.backends[used.place])

@@ -43,19 +43,19 @@ class HomeRecords:
         self.most_items = most_items
 
     async def find(self, owner: str, id: str) -> str | None:
-        """As ResponseRecords.find."""
+        """Does what ResponseRecords.find does."""
         found: str | None = await self._ask("find", owner, id)
         return found
 
     async def said(self, owner: str, id: str, *, own_id: str) -> list[str] | None:
-        """As ConversationRecords.said."""
+        """Does what ConversationRecords.said does."""
         found: list[str] | None = await self._ask("said", owner, id, own_id=own_id)
         return found
 
     async def conversation(
         self, owner: str, id: str, *, most: int, own_id: str
     ) -> list[tuple[str, str]]:
-        """As ResponseRecords.conversation, with what it raises."""
+        """Does what ResponseRecords.conversation does, and raises the same errors."""
         found = await self._ask("conversation", owner, id, most=most, own_id=own_id)
         return [(items, response) for items, response in found]
 

@@ -67,7 +67,7 @@ class Preparers:
         self.answer: Elsewhere = nowhere
         """Answers a whole request by a preparer."""
         self.endpoints: list[Any] = []
-        """Those that preparers may be asked for."""
+        """The endpoints that preparers may be asked for."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._forks: PreparerForks | None = None
         self._forked_for: tuple[object, ...] = ()

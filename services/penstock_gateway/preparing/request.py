@@ -54,7 +54,7 @@ class BodyEndpoint(Protocol[Made]):
 
     @property
     def place(self) -> int:
-        """By which preparers know it."""
+        """The endpoint's number in the preparers' list."""
 
     @property
     def reply_spec(self) -> type[ReplySpec]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Parameters(msgspec.Struct, frozen=True):
-    """Of a path and of a query, as a scope has them."""
+    """Parameters of a path and of a query, as a scope has them."""
 
     path: dict[str, Any] = {}
     query: dict[str, Any] = {}

@@ -38,7 +38,7 @@ class OpenBody(msgspec.Struct, frozen=True, tag=True):
     """The endpoint's place in the list of all."""
     body: bytes
     headers: list[tuple[bytes, bytes]]
-    """Of the HTTP request."""
+    """The HTTP request's headers."""
     tenant: str
     background: bool
     """Nobody waits for the answer."""

@@ -71,7 +71,7 @@ class JsonEndpoint(ABC, Generic[Body]):
     def __init__(self, service: Service) -> None:
         self._service = service
         self.place = service.preparers.register(self)
-        """By which preparers know it."""
+        """The endpoint's number in the preparers' list."""
         kind = self.request_type
         if service.config.unknown_fields == "ignore":
             kind = skipping(kind)

@@ -154,7 +154,7 @@ class ChatTranslation:
     def _take_output(self, item: InputItem, where: str) -> None:
         # That of a local_shell_call is named by its id.
         id = needed(item.call_id or item.id, f"{where}.call_id")
-        text, pictures = _told(item, f"{where}.output")
+        text, pictures = _tool_output(item, f"{where}.output")
         self._add({"role": "tool", "tool_call_id": id, "content": text}, where)
         if pictures:
             self._pictures.append((pictures, f"{where}.output"))
@@ -253,7 +253,7 @@ def _brought(items: Sequence[InputItem]) -> Iterator[dict[str, Any]]:
             yield from item.tools or ()
 
 
-def _told(item: InputItem, where: str) -> tuple[str, list[dict[str, Any]]]:
+def _tool_output(item: InputItem, where: str) -> tuple[str, list[dict[str, Any]]]:
     """What a tool said, as text, and the pictures and sounds that it showed."""
     output = item.output
     if output is None and item.type == "apply_patch_call_output":

@@ -34,7 +34,7 @@ class RememberedAffinity(Generic[AnEngine]):
         self.engines = list(engines)
         self._by_rule = PrefixAffinity()
         self._favourites: dict[bytes, tuple[tuple[bytes, str], AnEngine, int]] = {}
-        """Of each key the favourite's score, the favourite, and how many had joined by then."""
+        """For each key the favourite's score, the favourite, and how many had joined by then."""
         self._orders: dict[bytes, list[AnEngine]] = {}
         self._joined: list[AnEngine] = []
         self._there = {id(engine) for engine in self.engines}

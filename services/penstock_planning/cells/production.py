@@ -43,7 +43,7 @@ class _Heard(Metrics):
 
 
 class ProductionEngine:
-    """As ModelledEngine, by the code that serves."""
+    """Behaves like ModelledEngine, by the code that serves."""
 
     __slots__ = ("_heard", "_replica", "_seen", "block_size", "due", "endpoint", "open")
 

@@ -97,7 +97,7 @@ class CellsSimulation:
         return self.submitted - self.ended
 
     def digest(self) -> str:
-        """Of every request's end: equal for equal runs."""
+        """Returns a digest of every request's end: equal for equal runs."""
         return self._digest.hexdigest()
 
     def run(self, trace: Iterable[TraceRequest]) -> None:

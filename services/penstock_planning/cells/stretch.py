@@ -24,7 +24,7 @@ class Stretch(msgspec.Struct, frozen=True):
     chunk: int
 
     def seconds(self, steps: int) -> float:
-        """That the first so many of them take."""
+        """Returns how many seconds the first `steps` of them take."""
         return steps * self.first + self.growth * steps * (steps - 1) / 2
 
     def whole_steps(self, seconds: float) -> int:
@@ -71,7 +71,7 @@ class StretchPace(msgspec.Struct, frozen=True):
         return least
 
     def seconds(self, decodes: int, context: int, start: int, chunk: int) -> float:
-        """That a step takes."""
+        """Returns how many seconds a step takes."""
         pairs = context + chunk * start + chunk * (chunk + 1) // 2
         reads = context + (start + chunk if chunk else 0)
         sequences = decodes + (1 if chunk else 0)

@@ -77,7 +77,7 @@ class Alignments(StepFeature):
             return
         whole = Crossing.joined([parts[start] for start in sorted(parts)])
         try:
-            outcomes.vectors[work.slot] = _told(whole, slot, self._spec)
+            outcomes.vectors[work.slot] = _times(whole, slot, self._spec)
             outcomes.known[work.slot] = SampledToken(token=0)
         except ValueError as error:
             outcomes.known[work.slot] = SampledToken(error=str(error))
@@ -93,7 +93,7 @@ def alignments(
     return Alignments(slots, media, forward, spec)
 
 
-def _told(whole: Crossing, slot: Slot, spec: Alignment) -> Vectors:
+def _times(whole: Crossing, slot: Slot, spec: Alignment) -> Vectors:
     """Raises ValueError where there are no times."""
     asked = slot.pooling
     if asked is None or len(whole.queries) <= asked.skipped:

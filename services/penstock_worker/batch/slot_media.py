@@ -86,10 +86,10 @@ class SlotMedia:
         for number in range(bisect_right(self._ends, start), len(self.spans)):
             span, saved = self.spans[number], self._saved[number : number + 2]
             if span.offset >= end:
-                found[:, max(0, self._behind(number) - start) :] -= saved[0]
+                found[:, max(0, self._text_start(number) - start) :] -= saved[0]
                 return found
             low, high = max(span.offset, start), min(span.end, end)
-            found[:, max(0, self._behind(number) - start) : low - start] -= saved[0]
+            found[:, max(0, self._text_start(number) - start) : low - start] -= saved[0]
             grid = self._grid(span)
             if grid is not None:
                 places = np.arange(low - span.offset, high - span.offset)
@@ -97,7 +97,7 @@ class SlotMedia:
                 found[:, low - start : high - start] = span.offset - saved[0] + inside
             else:
                 found[:, low - start : high - start] -= saved[0]
-        found[:, max(0, self._behind(len(self.spans)) - start) :] -= self._saved[-1]
+        found[:, max(0, self._text_start(len(self.spans)) - start) :] -= self._saved[-1]
         return found
 
     def last_seen(self, start: int, end: int) -> np.ndarray:
@@ -137,7 +137,7 @@ class SlotMedia:
             found[max(span.offset, start) - start : span.end - start] = False
         return found
 
-    def _behind(self, number: int) -> int:
+    def _text_start(self, number: int) -> int:
         """The first token after the span before this one."""
         return self._ends[number - 1] if number else 0
 

@@ -61,7 +61,7 @@ def load_model(
     _check_sizes(_empty(kind, config, dtype, described), tensors.values(), described)
     values = {name: FileTensor(tensor) for name, tensor in tensors.items()}
     model, report = _filled(kind, config, dtype, values, described)
-    _check_told(report, HEADS if headless else ())
+    _check_report(report, HEADS if headless else ())
     check_positions(model, positions)
     _align(model)
     _plain_products(model)
@@ -170,7 +170,7 @@ class FileTensor:
         return list(self._tensor.shape)
 
 
-def _check_told(report: dict[str, Any], spare: tuple[str, ...]) -> None:
+def _check_report(report: dict[str, Any], spare: tuple[str, ...]) -> None:
     """Raises UnsupportedModel for what transformers tells of tensors that don't fit."""
     extra = [name for name in report["unexpected_keys"] if not name.startswith(spare or ("\0",))]
     for names, what in (

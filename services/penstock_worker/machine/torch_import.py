@@ -160,7 +160,7 @@ class _Missing(Loader):
 
 
 class _Imported(Loader):
-    """Of a module that was imported while its package was run, and isn't to be run again."""
+    """Loads a module that was imported while its package was run, and isn't to be run again."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module

@@ -46,9 +46,9 @@ class AudioModel:
         self._threads = RowThreads(threads)
         self._tower = load_sound_tower(self.spec.tower, weights, self._threads)
         self._projector = load_sound_projector(self.spec, weights, config.hidden_size)
-        self._beside = self._projector
+        self._projector_with_pictures = self._projector
         if isinstance(self.spec.projector, TwofoldProjector):
-            self._beside = load_sound_projector(
+            self._projector_with_pictures = load_sound_projector(
                 self.spec, weights, config.hidden_size, at="projector.beside"
             )
         self._width = config.media_width
@@ -104,7 +104,7 @@ class AudioModel:
         """`encode` with pauses."""
         mel = torch.from_numpy(self.read(tensors).copy())
         vectors = yield from self._tower.pieces(mel, layer_done)
-        projector = self._beside if BESIDE in tensors else self._projector
+        projector = self._projector_with_pictures if BESIDE in tensors else self._projector
         rows = yield from projector.pieces(vectors, self._threads)
         if self.spec.row_multiplier != 1.0:
             rows = rows * self.spec.row_multiplier

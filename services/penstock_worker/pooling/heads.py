@@ -206,7 +206,7 @@ def _dense_layer(layer: DenseLayer, ops: HeadOps) -> Head:
         found = safetensors_tensors((layer.file,), partial(_own_name, layer))
     weights = Weights(found, torch.float32)
     product = _dense(weights, layer.name, layer.outputs, layer.inputs, ops, bias=layer.bias)
-    skip = _beside(layer, weights, ops)
+    skip = _skip(layer, weights, ops)
     weights.finish()
 
     def through(x: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def _dense_layer(layer: DenseLayer, ops: HeadOps) -> Head:
     return through
 
 
-def _beside(layer: DenseLayer, weights: Weights, ops: HeadOps) -> Head | None:
+def _skip(layer: DenseLayer, weights: Weights, ops: HeadOps) -> Head | None:
     """Returns what is added to what the layer gives; None: nothing."""
     if not layer.residual:
         return None

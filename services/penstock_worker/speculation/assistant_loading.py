@@ -44,7 +44,7 @@ class AssistantLoader:
         self._said = setup.speculation
         described = load_manifest(self._said.model)
         self._aux_hidden = _checked(served, described, ranks)
-        config = _beside(described, prepared)
+        config = _assistant_config(described, prepared)
         own = msgspec.structs.replace(
             setup, dtype="auto", kv_cache_dtype="auto", quantization="none", max_loras=0
         )
@@ -133,7 +133,7 @@ def _checked(served: Recipe, described: PreparedModel, ranks: Ranks) -> AuxHidde
     return served.aux_hidden
 
 
-def _beside(described: PreparedModel, prepared: PreparedModel) -> HeadConfig:
+def _assistant_config(described: PreparedModel, prepared: PreparedModel) -> HeadConfig:
     config = described.config
     if not isinstance(config, HeadConfig) or not config.borrows:
         raise StartupError(

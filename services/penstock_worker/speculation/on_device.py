@@ -93,13 +93,13 @@ class BuildWithHead:
 
     def widest_prefill(self) -> Tensor:
         self.head.widest_pass()
-        return self._beside(self.served.widest_prefill)
+        return self._with_head(self.served.widest_prefill)
 
     def longest_decode(self) -> Tensor:
         self.head.longest_pass()
-        return self._beside(self.served.longest_decode)
+        return self._with_head(self.served.longest_decode)
 
-    def _beside(self, step: Callable[[], Tensor]) -> Tensor:
+    def _with_head(self, step: Callable[[], Tensor]) -> Tensor:
         """Queues a draft step for hidden states that wait, and what becomes of its own."""
         head = self.head(1)
         waiting = head.like.new_zeros(self.waiting, head.like.shape[1])

@@ -54,7 +54,7 @@ class AspectTower:
         forms = len(self._forms) + 1  # the first one stands for no picture
         tables = weights.take("places.tiles.weight", (forms, aspects.most * patches * size))
         self._of_tiles = tables.view(forms, aspects.most, patches, size) * gate
-        self._before, self._behind = (
+        self._before, self._after = (
             weights.take(f"{name}.weight", (forms, aspects.most * size)).view(forms, -1, 1, size)
             * weights.take(f"{name}.gate", (1,)).tanh()
             for name in ("tiles_before", "tiles_behind")
@@ -97,7 +97,7 @@ class AspectTower:
             hidden = yield from layer.pieces(hidden, lengths, None, filling)
             yield from after(number, hidden)
         hidden = self._last(hidden).view(self._aspects.most, self._rounded, -1)
-        hidden = (hidden + self._behind[self._form(picture)]).flatten(0, 1)
+        hidden = (hidden + self._after[self._form(picture)]).flatten(0, 1)
         for number, layer in enumerate(self._global, len(self._layers)):
             hidden = yield from layer.pieces(hidden, lengths, None, filling)
             yield from after(number, hidden)

@@ -267,10 +267,10 @@ class TowerLayer:
     @property
     def row_work(self) -> int:
         """Multiplications for each row, without those of attention."""
-        return self._qkv.size + self._behind_work
+        return self._qkv.size + self._work_after
 
     @property
-    def _behind_work(self) -> int:
+    def _work_after(self) -> int:
         return self._mixed.size + self._up.size + self._down.size
 
     def seen_work(self, lengths: list[int]) -> int:
@@ -295,7 +295,7 @@ class TowerLayer:
         else:
             mixed = yield from self._seen_in_part(three, lengths, seen)
         rows = (hidden, mixed.flatten(1))
-        return (yield from threads.mapped(self._behind, *rows, each=self._behind_work))
+        return (yield from threads.mapped(self._after_attention, *rows, each=self._work_after))
 
     def _seen(self, three: Tensor, lengths: list[int]) -> Pieces[Tensor]:
         """What attention finds, [rows, heads, head size], of queries, keys and values."""
@@ -333,7 +333,7 @@ class TowerLayer:
             heads[:2] = (reference.apply_rope(each, *angles) for each in heads[:2])
         return torch.stack(heads, 1)
 
-    def _behind(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+    def _after_attention(self, hidden: Tensor, mixed: Tensor) -> Tensor:
         """Computes what comes after the attention, whose result is `mixed`, [rows, hidden]."""
         mixed = self._mixed(mixed)
         if self._output_norms:

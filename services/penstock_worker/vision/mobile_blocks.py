@@ -283,7 +283,7 @@ class _Query:
         for query, seen in tiles:
             found.append((yield from self._attended(query, seen, bands.threads)))
         mixed = torch.stack(found).view(queries.shape)
-        return (yield from bands.of(mixed, self._behind, 1, 1, self._mixed.size, plane))
+        return (yield from bands.of(mixed, self._scaled, 1, 1, self._mixed.size, plane))
 
     def _keys(self, seen: Tensor, _: Tensor) -> Tensor:
         """Keys and values, side by side."""
@@ -304,7 +304,7 @@ class _Query:
         made = yield from threads.each(one, heads, each=each)
         return made.transpose(0, 1).flatten(1).contiguous()
 
-    def _behind(self, seen: Tensor, beside: Tensor) -> Tensor:
+    def _scaled(self, seen: Tensor, beside: Tensor) -> Tensor:
         return self._mixed(seen.flatten(0, 1)) * self._scale + beside.flatten(0, 1)
 
 

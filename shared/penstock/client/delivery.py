@@ -60,12 +60,12 @@ class PlainText:
         "_detokenizer",
         "_emitted",
         "_last",
+        "_notify",
         "_observed",
         "_seconds",
         "_sink",
         "_timing",
         "_tokens",
-        "_told",
         "_turns",
     )
 
@@ -85,7 +85,7 @@ class PlainText:
         self._sink = sink
         self._observed = observed
         self._timing = timing
-        self._told = observed.told
+        self._notify = observed.told
         self._turns = turns
         self._tokens = 0
         self._last = self._seconds = 0.0
@@ -103,7 +103,7 @@ class PlainText:
             return SequenceDelta(index=0, text=text, token_ids=tokens)
         if text:
             turns.written.append(sink)
-        self._told(count, now - self._last)
+        self._notify(count, now - self._last)
         self._last = now
         self._tokens += count
         return None

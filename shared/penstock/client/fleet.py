@@ -186,7 +186,7 @@ class Fleet:
         self._addresses: dict[DnsName, list[str]] = {}
         self._following: list[asyncio.Task[None]] = []
         self._too_many = False
-        self._told = asyncio.Event()
+        self._reported = asyncio.Event()
         """Set when the next status comes, whichever engine core's it is."""
 
     def __iter__(self) -> Iterator[EngineSession]:
@@ -202,12 +202,12 @@ class Fleet:
 
     def status_told(self) -> None:
         """Called when an engine core has reported its state."""
-        self._told.set()
-        self._told = asyncio.Event()
+        self._reported.set()
+        self._reported = asyncio.Event()
 
     async def next_status(self) -> None:
         """Waits until one of them tells its state."""
-        await self._told.wait()
+        await self._reported.wait()
 
     def start(self) -> None:
         """Begins to dial."""

@@ -103,7 +103,7 @@ class VideoForm(msgspec.Struct, frozen=True, kw_only=True):
     CHANGES: ClassVar[Mapping[str, str]] = {"num_frames": "num_frames", "fps": "fps"}
     """Settings that may be changed (see ImageForm); these are of `sampling`."""
     COUNTS_WITH_ARRAYS: ClassVar[bool] = False
-    """See ImageForm."""
+    """Whether counts come with the arrays: see ImageForm."""
     ALIKE: ClassVar[bool] = False
     """Whether all frames must be of one size."""
 

@@ -85,7 +85,7 @@ class MediaDesk:
             settings.max_video_pixels,
             background(settings),
         )
-        self._behind = () if self._bounds.background == WHITE else self._bounds.background
+        self._background = () if self._bounds.background == WHITE else self._bounds.background
         self._changes = processor_settings(settings)
         self._frames = frame_settings(settings)
         allowed = domains(settings)
@@ -208,7 +208,7 @@ class MediaDesk:
         self.counts.items += 1
         self.counts.bytes += len(data)
         name = await off_the_loop(
-            len(data), item_name, preparation, source, data, parts, self._behind
+            len(data), item_name, preparation, source, data, parts, self._background
         )
         item = self.cache.find(lease.tenant, name) or await self._shared(
             (lease.tenant, name), self._task(preparation, source, data, parts), source

@@ -106,9 +106,9 @@ class Channels(WalkingParser):
         ends = mark in self._form.ends
         # Another channel, or another message, without an end before it.
         self._rest = rest[at + len(mark) :] if ends else rest[at:]
-        return self._go(self._behind if ends else self._head)
+        return self._go(self._after_mark if ends else self._head)
 
-    def _behind(self, ended: bool) -> bool:
+    def _after_mark(self, ended: bool) -> bool:
         """State after the end of a message: the head of another follows, or stray text, which is
         content."""
         if not self._rest:

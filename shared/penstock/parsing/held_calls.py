@@ -78,7 +78,7 @@ def held_text(
         "shared": shared,
         "triggers": marks,
         "spelled": [mark for mark in marks if mark not in form.tokens],
-        "tags": [tag for mark in marks for tag in _behind(form, written, mark, tags)],
+        "tags": [tag for mark in marks for tag in _after_mark(form, written, mark, tags)],
         "starts": _bare(form, written, arguments, {"type": "shared", "index": len(shared)}),
         "again": form.bare and "object" in form.bodies,
         "last": bool(form.separators),
@@ -99,7 +99,7 @@ def unheld(form: CallFormat, written: Written, tools: Mapping[str, Any]) -> list
     return [name for name, schema in tools.items() if arguments_node(form, written, schema) is None]
 
 
-def _behind(form: CallFormat, written: Written, mark: str, tags: list[Node]) -> list[Node]:
+def _after_mark(form: CallFormat, written: Written, mark: str, tags: list[Node]) -> list[Node]:
     """What begins with one of the format's marks."""
     calls = list_of(written, tags)
     at = written.before.find(mark)

@@ -51,7 +51,7 @@ class ThinkBlocks(WalkingParser):
             return False
         if text.startswith(self._end):
             self._rest = text.removeprefix(self._end)
-            return self._go(self._behind)
+            return self._go(self._after_mark)
         if not text.startswith(self._begin):
             return self._go(self._content)
         self._rest = text.removeprefix(self._begin)
@@ -76,14 +76,14 @@ class ThinkBlocks(WalkingParser):
             at, _ = min(found)
             self._events.append(Reasoning(rest[:at].removesuffix("\n")))
             self._rest = rest[at:].removeprefix(self._end)
-            return self._go(self._behind)
+            return self._go(self._after_mark)
         keep = max(overlap(rest, before + mark) for mark in self._ends for before in ("", "\n"))
         certain = len(rest) - (0 if ended else keep)
         self._events.append(Reasoning(rest[:certain]))
         self._rest = rest[certain:]
         return False
 
-    def _behind(self, ended: bool) -> bool:
+    def _after_mark(self, ended: bool) -> bool:
         self._rest = self._rest.lstrip()
         return self._go(self._content) if self._rest else False
 

@@ -288,13 +288,13 @@ async def _collect() -> None:
         looks = looks + 1 if ended == seen else 0
         seen = ended
         with suppress(OSError):  # Who started it was faster.
-            if looks >= LOOKS or _was_left_behind(ended):
+            if looks >= LOOKS or _is_orphan(ended):
                 os.waitpid(ended, os.WNOHANG)
                 continue
         await asyncio.sleep(LOOK)
 
 
-def _was_left_behind(pid: int) -> bool:
+def _is_orphan(pid: int) -> bool:
     """Whether it belongs to a child's group, as none of what is started here does. Raises
     OSError."""
     return os.getpgid(pid) not in (pid, os.getpgrp())

@@ -100,7 +100,7 @@ class Arrangement:
         self._call_space: str | None = None
         self._thought_parts: bool | None = None
         self._shown: ShownCalls | None = None
-        self._beside: Beside | None = None
+        self._placing: Beside | None = None
         self._shows_tools: bool | None = None
 
     def of(
@@ -129,9 +129,9 @@ class Arrangement:
             turns = [_with_thoughts_as(each, names) for each in turns]
         if not any(_says_all(each, names) for each in turns):
             return turns
-        if self._beside is None:
-            self._beside = thoughts_beside(self._filled, names)
-        way = self._beside
+        if self._placing is None:
+            self._placing = thoughts_beside(self._filled, names)
+        way = self._placing
         return [merged(each, names, way) if _says_all(each, names) else each for each in turns]
 
     def is_known(self, traits: Traits) -> bool:
@@ -141,7 +141,7 @@ class Arrangement:
         turns = self._turns is not None or traits.simple
         space = self._call_space is not None or not traits.spaced
         parts = THOUGHTS[0] in self._thoughts or self._thought_parts is not None
-        known = parts and (self._beside is not None or not (traits.of_tools and self._thoughts))
+        known = parts and (self._placing is not None or not (traits.of_tools and self._thoughts))
         return turns and space and (known or not traits.thinks)
 
     @property

@@ -53,10 +53,10 @@ def shown_calls(render: Render, write: WriteCalls) -> ShownCalls:
 def with_calls(messages: list[Message], shown: ShownCalls, write: WriteCalls) -> list[Message]:
     """The messages, with calls in the content where the template shows none, and results as the
     user's words where it shows none."""
-    return [_told(message, shown, write) for message in messages]
+    return [_rewritten(message, shown, write) for message in messages]
 
 
-def _told(message: Message, shown: ShownCalls, write: WriteCalls) -> Message:
+def _rewritten(message: Message, shown: ShownCalls, write: WriteCalls) -> Message:
     content = message["content"]
     if message["role"] == "tool" and not shown.results:
         name = message.get("name")

@@ -88,11 +88,11 @@ def _call(id: str, word: str) -> dict[str, Any]:
 def space_before_calls(render: Callable[[list[Message]], str]) -> str:
     """Whitespace that the template puts between an answer's text and its calls, whatever the text
     ends in; empty where it puts none, or trims the text.  render: as in `turn_shape_of`."""
-    space = _space_behind(render, "")
-    return space if space and _space_behind(render, space) == 2 * space else ""
+    space = _space_after(render, "")
+    return space if space and _space_after(render, space) == 2 * space else ""
 
 
-def _space_behind(render: Callable[[list[Message]], str], ending: str) -> str:
+def _space_after(render: Callable[[list[Message]], str], ending: str) -> str:
     asked, said, word = _WORDS[:3]
     turn = {"role": "assistant", "content": said + ending, "tool_calls": [_call("probe0000", word)]}
     try:

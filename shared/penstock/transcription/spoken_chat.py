@@ -46,10 +46,10 @@ class ChatTranscriber:
         """Code of the language; None until the first window is heard, and where that has none."""
         self._before = self._ids(facts.begin) + told_tokens(wishes, tokenizer)
         self._before += [*self._ids(facts.before), media.kinds["audio"].token_id]
-        self._behind = self._ids(facts.behind)
+        self._after = self._ids(facts.behind)
         if self.language is not None and facts.mark is not None:
             named = facts.naming.format(facts.languages[self.language])
-            self._behind += [*self._ids(named), facts.mark]
+            self._after += [*self._ids(named), facts.mark]
         self._name = name
         self._terms = terms
         self._count = 0
@@ -79,7 +79,7 @@ class ChatTranscriber:
 
     async def _answer(self, seek: int, end: int) -> SampledText:
         window = await self._recording.window(seek, end)
-        prompt: MediaPrompt = placed([*self._before, *self._behind], window)
+        prompt: MediaPrompt = placed([*self._before, *self._after], window)
         params = self.wishes.params(
             self.wishes.temperature, self.facts.max_tokens, own_seed=self._recording.seed
         )

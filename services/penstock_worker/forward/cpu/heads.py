@@ -275,14 +275,14 @@ class _Loader:
         norms = NormReader(self.config, packing)
         if self.config.hyper_connections is not None:
             return self._mixed(packing, norms)
-        return (self._beside if self.config.beside else self._joined)(packing, norms)
+        return (self._normed_apart if self.config.beside else self._joined)(packing, norms)
 
     def _read(self) -> ModelWeights:
         positions = min(self.setup.max_model_len, self.config.max_position)
         reader = CPUWeights(self.config, self.weights, self.kind, self.threads, ends=self.ends)
         return reader.read(positions)
 
-    def _beside(
+    def _normed_apart(
         self, packing: CPUPacking, norms: NormReader
     ) -> tuple[ModelWeights, _Front, Tensor | None]:
         config, width = self.config, self.config.hidden_size

@@ -22,7 +22,8 @@ SAFE = 2**53
 LARGEST = 2**63 - 1024
 """The largest double of 64 bits."""
 LARGEST_STEP = 2**32 // 10
-"""Of a `multipleOf`, its digits without the point: it is counted in 32 bits, a digit at a time."""
+"""The largest `multipleOf`, by its digits without the point: it is counted in 32 bits, a digit at a
+time."""
 
 
 def with_held_numbers(node: dict[str, Any]) -> dict[str, Any]:

@@ -199,15 +199,15 @@ class BlockConformer(HearingTower, of=BlockConformerSpec):
         self._layers = [
             BlockConformerLayer(spec, weights, number, threads) for number in range(spec.num_layers)
         ]
-        self._told = TowerProduct.load(weights, [("out", outputs)], size)
-        self._heard = TowerProduct.load(weights, [("out_mid", size)], outputs)
+        self._predict = TowerProduct.load(weights, [("out", outputs)], size)
+        self._feed_back = TowerProduct.load(weights, [("out_mid", size)], outputs)
         self._middle = spec.num_layers // 2
         self._threads = threads
 
     def work(self, frames: int) -> int:
         """Multiplications for so many windows, more or less."""
         each = self._first.size + sum(layer.row_work for layer in self._layers)
-        return frames // 2 * (each + self._told.size + self._heard.size)
+        return frames // 2 * (each + self._predict.size + self._feed_back.size)
 
     def pieces(self, mel: Tensor, layer_done: Callable[[], None] = lambda: None) -> Pieces[Tensor]:
         """Maps float32 [1, bins, windows], an even number, to [vectors, hidden]. `layer_done` is
@@ -217,11 +217,11 @@ class BlockConformer(HearingTower, of=BlockConformerSpec):
         for number, layer in enumerate(self._layers, 1):
             hidden = yield from layer.pieces(hidden)
             if number == self._middle:
-                work = self._told.size + self._heard.size
-                hidden = yield from self._threads.mapped(self._with_told, hidden, each=work)
+                work = self._predict.size + self._feed_back.size
+                hidden = yield from self._threads.mapped(self._with_predictions, hidden, each=work)
             layer_done()
         return hidden
 
-    def _with_told(self, hidden: Tensor) -> Tensor:
-        predicted = self._told(hidden).float().softmax(-1).to(hidden.dtype)
-        return hidden + self._heard(predicted)
+    def _with_predictions(self, hidden: Tensor) -> Tensor:
+        predicted = self._predict(hidden).float().softmax(-1).to(hidden.dtype)
+        return hidden + self._feed_back(predicted)

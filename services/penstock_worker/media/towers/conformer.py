@@ -167,14 +167,14 @@ class ConformerLayer:
         begun = yield from mapped(self._begun, hidden, each=work)
         first, query, key, value = begun.split(size, 1)
         places = torch.arange(count, device=hidden.device)
-        seen = (query, _behind(key, window), _behind(value, window), places)
+        seen = (query, _history(key, window), _history(value, window), places)
         mixed = yield from mapped(self._attended, *seen, each=2 * window * size)
         work = self._mixed.size + self._start.size
         parts = yield from mapped(self._weighed, first, mixed, each=work)
         second, weighed = parts.split(size, 1)
         work = self._end.size + self._feeds[1].size
         return (
-            yield from mapped(self._ended, second, _behind(weighed, self._spec.reach), each=work)
+            yield from mapped(self._ended, second, _history(weighed, self._spec.reach), each=work)
         )
 
     def _begun(self, hidden: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class _FeedForward:
         return self._norms[1](self._bounded(self._down(inner))) * self._weight + x
 
 
-def _behind(x: Tensor, count: int) -> Tensor:
+def _history(x: Tensor, count: int) -> Tensor:
     """[rows, size, count]: of each row those before it and itself; zeros before the first."""
     return functional.pad(x, (0, 0, count - 1, 0)).unfold(0, count, 1)
 

@@ -71,7 +71,7 @@ class Resampler(Projector[ResamplerProjector], of=ResamplerProjector):
         tiles = both.unflatten(0, (picture.tiles, picture.per_tile))
         found = yield from threads.each(self._found, tiles, each=self._attention_work(picture))
         rows = found.flatten(0, 1)
-        return (yield from threads.mapped(self._behind, rows, each=self._row_work))
+        return (yield from threads.mapped(self._output, rows, each=self._row_work))
 
     def _attention_work(self, picture: Picture) -> int:
         return 2 * self._spec.queries * picture.per_tile * self._size
@@ -90,7 +90,7 @@ class Resampler(Projector[ResamplerProjector], of=ResamplerProjector):
         found = functional.scaled_dot_product_attention(query, key, value)
         return found.transpose(1, 2).flatten(2).contiguous()
 
-    def _behind(self, rows: Tensor) -> Tensor:
+    def _output(self, rows: Tensor) -> Tensor:
         return self._out(self._norm(self._mixed(rows)))
 
 

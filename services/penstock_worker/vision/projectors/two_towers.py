@@ -59,7 +59,7 @@ class TwoTowers(Projector[TwoTowersProjector], of=TwoTowersProjector):
         ]
         self._alpha = weights.take("projector.alpha", (1,))
         self._own = TowerProduct.load(weights, [("projector.own", half)], spec.tower.width)
-        self._beside = TowerProduct.load(weights, [("projector.beside", half)], 4 * channels)
+        self._second = TowerProduct.load(weights, [("projector.beside", half)], 4 * channels)
         self._product = TowerProduct.load(weights, [("projector.out", outputs)], outputs)
         self._alone = _as_one(spec, second)
         self._side = spec.second_size // second.patch
@@ -73,7 +73,7 @@ class TwoTowers(Projector[TwoTowersProjector], of=TwoTowersProjector):
         necks = places * sum(neck.size for neck in self._necks)
         first, second = self._smaller
         smaller = 2 * (STRETCHED * first.size + second.size)
-        products = self._own.size + self._beside.size + self._product.size
+        products = self._own.size + self._second.size + self._product.size
         return (towered + necks) // self._rows**2 + smaller + products
 
     def read(self, tensors: Mapping[str, np.ndarray]) -> Picture:
@@ -105,7 +105,7 @@ class TwoTowers(Projector[TwoTowersProjector], of=TwoTowersProjector):
             found.append(made)
         between, last = found
         seen = (last + between * self._alpha).flatten(0, 2)
-        products = ((self._beside, seen), (self._own, vectors))
+        products = ((self._second, seen), (self._own, vectors))
         halves: list[Tensor] = []
         for product, each in products:
             halves.append((yield from threads.mapped(product, each, each=product.size)))

@@ -65,7 +65,7 @@ class ProbeVector(OneVector[ProbeProjector], of=ProbeProjector):
     def pieces(self, vectors: Tensor, picture: Picture, threads: RowThreads) -> Pieces[Tensor]:
         seen = yield from threads.mapped(self._keys, vectors, each=self._keys.size)
         found = [self._found(tile) for tile in seen.chunk(picture.tiles)]
-        return self._behind(torch.cat(found))
+        return self._feed_forward(torch.cat(found))
 
     def _found(self, seen: Tensor) -> Tensor:
         """[1, hidden] of one tile's keys and values, [patches, 2 * hidden]."""
@@ -75,7 +75,7 @@ class ProbeVector(OneVector[ProbeProjector], of=ProbeProjector):
         found = functional.scaled_dot_product_attention(query, key, value)
         return found[0].transpose(0, 1).flatten(1)
 
-    def _behind(self, found: Tensor) -> Tensor:
+    def _feed_forward(self, found: Tensor) -> Tensor:
         mixed = self._mixed(found.contiguous())
         inner = reference.plain_activation(self._up(self._norm(mixed)), self._tower.activation)
         return mixed + self._down(inner)
