@@ -220,7 +220,7 @@ class EngineCore:
 
     def _hand_over(self, now: float) -> None:
         """Once, while it drains: asks front ends to resubmit their open requests elsewhere, and
-        keeps their KV for whoever continues them."""
+        keeps their KV for the engine cores that continue them."""
         if self.state.drain.advance(now, has_open=self.has_open_requests):
             log.info(
                 "handing over open requests", open=sum(1 for _ in self.state.frontends.awaited())

@@ -110,8 +110,8 @@ def _held(config: GatewayConfig, store: Store | None, gateways: int) -> HeldResp
 
 
 def _observer(service: Service, backend: ModelBackend) -> Observer:
-    """Everything that hears of the requests to a model's engine cores. Limits come first: what
-    they refuse is not counted."""
+    """Returns the observer of the requests to a model's engine cores. Limits come first: what they
+    refuse is not counted."""
     observers: list[Observer] = []
     if service.limits is not None:
         observers.append(RateLimitObserver(service.limits))

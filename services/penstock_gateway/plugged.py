@@ -83,8 +83,7 @@ def plugged_loggers(wanted: str, served: Callable[[], str | None]) -> list[Obser
 
 
 class GuardedObserver:
-    """Stands in front of a plug-in's observer. The first thing that it raises is the last that it
-    hears."""
+    """Wraps a plug-in's observer, which is not called again once it has raised."""
 
     def __init__(self, observer: Observer, whose: str) -> None:
         if not callable(getattr(observer, "request", None)):

@@ -47,7 +47,7 @@ class End:
 
 
 class RankActor:
-    """An actor with threads: `stop` has to be heard while `run` waits.
+    """An actor with threads: `stop` must be handled while `run` waits.
 
     The worker asks the kernel to end it when the thread that started it is gone, which is the one
     that waits for it: so it leaves with its actor, however that ends.

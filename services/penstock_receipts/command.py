@@ -202,7 +202,7 @@ def _text(verdict: Verdict) -> str:
 
 
 def shown(text: str) -> str:
-    """On one line, without orders to a terminal: whoever wrote the receipt chose its names, and may
-    have wished for a line that says that all is equal."""
+    """On one line, without orders to a terminal: the receipt's author chose its names, and may have
+    tried to forge a line that says that all is equal."""
     kept = "".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN])
     return kept if len(text) <= MAX_SHOWN else f"{kept}…"

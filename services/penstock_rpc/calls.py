@@ -108,8 +108,8 @@ class Calls:
                 StatusCode.ABORTED, f"the client did not read the stream for {patience:g} seconds"
             ) from None
 
-    # grpcio's own unary requests are awaited for ever before a handler hears of the call, which
-    # has its place among --grpc-max-calls meanwhile: so all of them are streams here, of one.
+    # grpcio's own unary requests are awaited for ever before a handler gets the call, which counts
+    # towards --grpc-max-calls meanwhile: so all of them are streams here, of one.
 
     def unary(self, handler: Unary) -> grpc.RpcMethodHandler:
         """A method that answers with one message."""

@@ -32,7 +32,7 @@ def pools(service: Service, name: str) -> bool:
 
 
 def model_state(service: Service) -> Status | None:
-    """The engine core's latest word of itself."""
+    """Returns the engine core's latest status, if any."""
     return service.models.backend_of(None).client.status
 
 

@@ -58,12 +58,12 @@ capability 8.0 and higher) have bfloat16 products."""
 def compute_dtype(requested: str, weights: WeightFiles, device: DeviceDtypes = HOST) -> torch.dtype:
     """The dtype of weights, activations and, unless it has its own, the KV cache.
 
-    requested: a key of device.dtypes, or auto.  auto keeps a checkpoint of one of these types as
-    it is (but for device.of_gguf); any other (GGUF's quantised ones; float16 on a CPU) becomes
+    requested: a key of device.dtypes, or auto.  auto keeps a checkpoint of one of these types as it
+    is (but for device.of_gguf); any other (GGUF's quantised ones; float16 on a CPU) becomes
     float32, which holds its every value.  bfloat16 would be twice as fast, and doesn't hold them: a
     level times a float16 scale needs more bits.  float16 nearly does, but its range ends at 65,504,
-    and the default model's activations reach 22,600: another's may well not fit.  Whoever knows his
-    model asks for it.
+    and the default model's activations reach 22,600: another's may well not fit.  Users who know
+    their model's range can ask for it.
     """
     if requested in device.dtypes:
         return device.dtypes[requested]

@@ -1,9 +1,9 @@
 """The thread that talks to the engine core while the main thread computes.
 
-It owns the SessionClient: it answers beats, reports progress of a long step, and dials again when
-a session has ended.  The two threads share an inbox, an outbox and one object that says what is
-going on. Sessions are numbered here: what the main thread says belongs to the session that it
-heard, and is dropped if that is over.
+It owns the SessionClient: it answers beats, reports progress of a long step, and dials again when a
+session has ended.  The two threads share an inbox, an outbox and one object that says what is going
+on. Sessions are numbered here: what the main thread sends belongs to the session whose message it
+answers, and is dropped if that is over.
 
 What the main thread says leaves at once, by that thread itself, unless the other one is at the
 socket. Handed to the other thread it would leave only when Python's lock is free, which is when the

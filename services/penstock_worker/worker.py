@@ -41,7 +41,7 @@ FINAL = (ModelNotFound, UnsupportedModel, StartupError, InvalidRequest)
 
 
 class Worker:
-    """Takes what the session hears and does it. phases: what a runner's parts are timed by."""
+    """Handles the messages of the session. phases: times a runner's parts."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Worker:
             self._forget()
 
     def _take_aside(self, heard: Heard) -> bool:
-        """Features hear their messages while a step goes on. In the session's thread."""
+        """Passes a message to its feature while a step goes on. In the session's thread."""
         loaded, session = self._loaded, heard.session
         if loaded is None or heard.message is None or session != self._current:
             return False

@@ -41,7 +41,7 @@ def zeroed(size: int, offset: int = 0, *, begins_small: bool = False) -> np.ndar
         small = first + HUGE_PAGE if begins_small else 0
         try:
             area.madvise(mmap.MADV_HUGEPAGE, small)
-            if small:  # Where the system gives huge pages to whoever doesn't ask, too.
+            if small:  # Where the system gives huge pages unasked, too.
                 area.madvise(mmap.MADV_NOHUGEPAGE, 0, small)
         except OSError:
             pass  # The system has no huge pages: slower, but correct.

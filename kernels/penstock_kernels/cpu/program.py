@@ -1,7 +1,7 @@
 """What a step does, as data: phases over named buffers, which the C++ library runs in one call.
 
 What each kind of phase reads is said in csrc/program_types.h, at PkPhaseKind. A program knows no
-family and no layer: whoever compiles one decides what follows what.
+family and no layer: its compiler decides the order of phases.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class ThreadCount:
         self.now = self.most
 
     def tell(self, rows: int, seconds: float, lost: float) -> None:
-        """Takes note of a step that `now` threads computed. lost: seconds that they waited for each
-        other beyond spinning, of all of them together."""
+        """Records the duration of a step that `now` threads computed, and its rows. lost: seconds
+        that they waited for each other beyond spinning, of all of them together."""
         if self.steady or self.most == 1:
             return
         self._left -= min(1 + rows // ROWS_OF_ONE, MOST_OF_ONE)

@@ -3,8 +3,8 @@
 Of each stripe of 1,024 bytes, NH (the universal hash of UMAC, RFC 4418, 5.2.1): to words of 32 bits
 numbers are added, and pairs of them multiplied and summed, in two lanes, whose numbers are those of
 the other one shifted. A lane's sums, after the key and the length, are the coefficients of a
-polynomial modulo 2^61 - 1. Whatever changes by chance is met but for one time in 2^64. Since the
-numbers are known, whoever wants to can make other contents with the same checksum.
+polynomial modulo 2^61 - 1. A random change is missed once in 2^64. It isn't cryptographic: as the
+numbers are known, other contents with the same checksum can be constructed.
 """
 
 from __future__ import annotations

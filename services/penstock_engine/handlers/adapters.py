@@ -54,7 +54,7 @@ class AdapterHandler:
             raise InvalidRequest(refused, param="model", code="invalid_adapter")
 
     def welcome(self, frontend: FrontendSession) -> None:
-        """A front end's first message: it hears of every name."""
+        """Answers a front end's first message: it is sent every name."""
         if self._state.adapters.places.count:
             frontend.reply(Adapters(self._state.adapter_names.all()))
 
@@ -105,7 +105,7 @@ class AdapterHandler:
         self.fail(entry, DEADLY)
 
     def fail(self, entry: AdapterEntry, error: str) -> None:
-        """Ends whoever uses an adapter that there will not be, whatever else it waits for."""
+        """Ends the requests of an adapter that failed to load, whatever else they wait for."""
         for request in list(entry.holders):
             self._finisher.end_all(
                 request,

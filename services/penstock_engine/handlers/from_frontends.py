@@ -123,8 +123,8 @@ class FromFrontends:
                 part.frontend_ended(session)
 
     def expire(self, now: float) -> None:
-        """Ends the requests whose time is over, wherever they are; and whoever has waited for
-        KV from elsewhere long enough computes it."""
+        """Ends requests whose deadline has passed, wherever they are; requests that have waited too
+        long for stored KV are computed instead."""
         for request in self._state.frontends.deadlines.over(now):
             self._finisher.end_all(request, SequenceState.FINISHED_TIMED_OUT)
         for sequence in self._state.remote_kv.over(now):

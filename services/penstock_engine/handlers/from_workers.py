@@ -264,7 +264,7 @@ class FromWorkers:
             self._state.workers.fault = f"the worker failed: {fault.message}"
         in_step = self._state.scheduling.num_in_flight > 0
         if fault.out_of_memory and in_step and self._state.scheduling.shrink():
-            # The step was too large, whoever was in it.
+            # The step was too large, whatever it held.
             log.warning("the token budget is reduced", tokens=self._state.scheduling.budget)
             self.drop(HEARD, LossCause.NOT_A_FAULT)
             self._media.end_misfits()

@@ -45,7 +45,7 @@ class GrammarHandler:
             self.fail(entry, reason, "complex_grammar")
 
     def fail(self, entry: GrammarEntry, error: str, code: ErrorCode) -> None:
-        """Ends whoever follows a grammar that there will not be, whatever else it waits for."""
+        """Ends the requests of a grammar that failed to compile, whatever else they wait for."""
         for request in list(entry.holders):
             self._finisher.end_all(
                 request, SequenceState.FINISHED_FAILED, error=error, error_code=code

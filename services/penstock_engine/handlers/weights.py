@@ -60,7 +60,7 @@ class WeightsHandler:
             self._take_back(why, heard=True)
 
     def failed(self, reason: str, *, heard: bool) -> None:
-        """The group is gone, and nobody wanted that. heard: whether one of it said why."""
+        """The group has ended unexpectedly. heard: whether one of its ranks gave a reason."""
         if not self._state.sleep.group_level:  # Else it had nothing to load.
             self._take_back(reason, heard=heard)
 

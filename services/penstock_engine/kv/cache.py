@@ -213,7 +213,7 @@ class KVCache:
                     self.host.drop(key)
 
     def forget_all(self) -> None:
-        """Nothing that is here can be found any more. Whoever holds blocks keeps them."""
+        """Makes nothing that is here findable any more. Blocks in use stay allocated."""
         for block in self._key_of:
             self.findable[block] = 0
             self.retention.lost(block)

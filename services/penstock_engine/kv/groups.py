@@ -169,7 +169,7 @@ class KVGroups:
                 at = blocks - 1
                 while at >= self.first_needed(group, blocks):
                     if not cache.has(key_in(group, keys[at])):
-                        # Whoever goes on after this block, and not too far after, needs it.
+                        # A sequence that goes on soon after this block needs it.
                         blocks = at
                     at -= 1
         return blocks

@@ -158,7 +158,7 @@ class Retention:
             self._tenants.pop(session.tenant, None)
 
     def _drop_from(self, block: int) -> None:
-        """Whoever keeps a block does so no more."""
+        """Ends all retentions of a block."""
         session = self._session_of.pop(block)
         del session.blocks[block]
         self._discount(session, 1)

@@ -1,1 +1,1 @@
-"""The live view: what the engine core shows of itself to those who watch. See view."""
+"""The live view: what the engine core shows to those who watch it. See view."""

@@ -19,9 +19,9 @@ class Encodings:
     finds no room is the next to get some: so no two hold half of what both need, and nobody is
     passed by for ever.
 
-    An item whose encoding is long is divided over steps. One at a time is begun and not done, so
-    workers keep one such state; whoever comes to another item has that one gone on with first. It
-    goes on while somebody who runs needs it, and is dropped when nobody does any more.
+    An item whose encoding is long is divided over steps. Only one at a time is unfinished, so
+    workers keep one such state; it must be finished before another item begins. It continues while
+    a running sequence needs it, and is dropped when none does any more.
 
     capacity: rows.  step_rows: that a step may encode; one item, or a part of one, always may be.
     """

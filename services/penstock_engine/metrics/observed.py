@@ -111,7 +111,7 @@ class EngineHealth:
         return state.unready or None
 
     def stuck(self) -> str | None:
-        """Why whatever the core last said of itself means nothing any more."""
+        """Returns why the core's last reported state is stale; None: it isn't."""
         return self._still(READY_AGE)
 
     def _still(self, most: float) -> str | None:

@@ -103,9 +103,8 @@ def hands_of(
 def deal(hands: Items[Hand], budget: int) -> None:
     """Deals `budget` tokens, each part to the tenant that has been given least by then.
 
-    Before that, the decodes of each have three quarters of its share of the step: whoever comes
-    with a claim to more than it has had takes it over some steps, and doesn't make the others'
-    streams stand still meanwhile.
+    Before that, the decodes of each have three quarters of its share of the step: a tenant that has
+    had less than its share catches up over some steps, without stopping the others' streams.
     """
     if sum(hand.wanted for hand in hands) <= budget:
         for hand in hands:
@@ -161,7 +160,7 @@ class FairRoom:
             if others or self._order.key(last) > self._order.key(needy):
                 return last
             if not any(map(self._spared, running)):
-                return None  # Whoever needs blocks can take the needy's own: this ends.
+                return None  # Its own tenant's may be preempted for it: this ends.
         return self._latest.victim(running, needy)
 
     def _spared(self, sequence: Sequence) -> bool:

@@ -1,5 +1,5 @@
-"""What each tenant has been given, as virtual time, and the queue that serves first whoever has
-been given least.
+"""What each tenant has been given, as virtual time, and the queue that serves the tenant with the
+least of it first.
 
 Start-time fair queueing (Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996), with the
 token costs of a serving engine as in the Virtual Token Counter (Sheng et al.: Fairness in Serving
@@ -200,7 +200,8 @@ class Accounts:
         account = self._accounts[name]
         account.time += cost * SCALE // account.weight
         if not self.num_waiting and account.time > self._now:
-            # Nobody waits: whoever comes is level with who has had most, less the credit.
+            # Nobody waits: a new tenant starts level with the one that has had most, less the
+            # credit.
             self._now = account.time
 
     def _open(self, name: str, weight: int) -> Account:

@@ -16,7 +16,8 @@ ASIDE = 0.005
 """Seconds that media may be encoded in any case in a step that somebody decodes in."""
 
 LONG = 0.25
-"""Seconds that a step without decodes may take: whoever comes during one waits for its end."""
+"""Seconds that a step without decodes may take: a request that arrives during one waits for its
+end."""
 
 GROWTH = 8
 """Factor by which a step without decodes may have more tokens than the last one had: what a few

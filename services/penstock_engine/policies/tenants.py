@@ -1,8 +1,8 @@
 """What the operator grants each tenant.
 
-A tenant is whoever sends the same API key; its name is the key's digest, and `anonymous` is who
-sends none.  The gateways' file of API keys says what its tenants may have, and each request brings
-it; what is listed here comes before that.
+A tenant is all clients with the same API key; its name is the key's digest, `anonymous` without a
+key.  Tenants' limits are in the gateways' file of API keys and come with each request; limits that
+are listed here take precedence.
 
 The text has the form `NAME:weight=3,max_requests=8,highest_priority=-5;NAME:...`,
 where the name `*` stands for all that are not listed.

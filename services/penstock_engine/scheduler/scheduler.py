@@ -69,9 +69,9 @@ class Scheduler:
         below `expected`.
 
         Decodes (one token to compute) are served first, within a limit that leaves prefill its
-        share; then what has started, in order; then whoever waits, strictly in order, while slots,
-        blocks and budget last; then decodes that the limit had kept out; then drafts, after the
-        newest tokens of sequences that have all of theirs in the step.
+        share; then what has started, in order; then waiting sequences, strictly in order, while
+        slots, blocks and budget last; then decodes that the limit had kept out; then drafts, after
+        the newest tokens of sequences that have all of theirs in the step.
         """
         if self.state.cache is None or (self.state.in_flight and not self._may_follow()):
             return None

@@ -70,7 +70,7 @@ class StepClock:
 
 
 class StepLessons:
-    """Hands it to whoever learns from it."""
+    """Passes a settled step to everything that learns from it."""
 
     def __init__(self, policy: Policy, cost: StepCostForecast, drafts: DraftPolicy) -> None:
         self._policy = policy

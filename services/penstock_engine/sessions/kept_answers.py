@@ -87,7 +87,7 @@ class KeptAnswers(HasDeadline):
             self._claim(request, submit.claim.digest)
 
     def left(self, request: Request, claims: Collection[bytes]) -> None:
-        """Notes that whoever has one of these claims reads it no more, and may come again."""
+        """Notes that readers with these claims have disconnected, and may come again."""
         if request.kept is not None:
             known = request.kept.left
             known += [each for each in claims if each not in known]

@@ -53,8 +53,8 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
     If a group can't load it, or none forms in time, the trial ends: the next group gets the former
     weights.
 
-    While the model sleeps, nothing can be tried.  Whoever asks is promised that it will be, and the
-    trial takes place when the model wakes.
+    While the model sleeps, no trial is possible: the change is accepted, and tried when the model
+    wakes.
     """
 
     def __init__(self, frontends: Frontends) -> None:

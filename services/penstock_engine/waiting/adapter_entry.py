@@ -60,7 +60,7 @@ class AdapterNames:
     each other what they know converge. The engine core itself needs no names: it keeps them for
     front ends, which don't know what another front end was sent.
 
-    An unloaded name is kept too, or a front end that has not heard of it would bring it back.
+    An unloaded name is kept too, or a front end that doesn't know of it would bring it back.
     """
 
     def __init__(self, given: Iterable[NamedAdapter] = ()) -> None:

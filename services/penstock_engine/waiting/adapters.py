@@ -281,7 +281,7 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
             self.places.want(entry)
 
     def _let_go(self, entry: AdapterEntry) -> None:
-        """Whoever waits for it goes back to the queue."""
+        """Moves the sequences that wait for it back to the queue."""
         for sequence in list(entry.waiting):
             self.unpark(sequence)
             sequence.move(SequenceState.WAITING)
@@ -299,13 +299,14 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         self._let_go(entry)
 
     def failed(self, digest: str, rank: int, now: float) -> AdapterEntry | None:
-        """A rank can't load it. Returns it: whoever uses it is to be ended, and no other rank keeps
-        it."""
+        """A rank can't load it. Returns the adapter: the caller ends its requests, and no other
+        rank keeps it."""
         entry = self._answered(digest, rank)
         return None if entry is None else self._given_up(entry, now)
 
     def overdue(self, now: float) -> AdapterEntry | None:
-        """Gives up one that takes too long to load; the caller ends whoever uses it."""
+        """Returns an adapter that takes too long to load, which is given up; the caller ends its
+        requests."""
         entry = next(iter(self.places.loading()), None)
         return None if entry is None or now < entry.deadline else self._given_up(entry, now)
 

@@ -110,8 +110,8 @@ MAX_FETCHED_BLOCKS = 8192
 """Most blocks of one fetch."""
 
 MAX_PULLED_BLOCKS = 64
-"""Most blocks of tokens in one fetch for a prompt that is expected: whoever waits for blocks comes
-in between."""
+"""Most blocks of tokens in one fetch for a prompt that is expected: requests' fetches come in
+between."""
 
 LEAST_FETCHED_BLOCKS = 4
 """Least blocks of a fetch: fewer aren't worth a question."""

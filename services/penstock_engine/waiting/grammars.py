@@ -205,14 +205,15 @@ class GrammarManager(HasDeadline, HoldsSequences):
         return freed
 
     def failed(self, number: int, now: float) -> GrammarEntry | None:
-        """A rank can't compile it. Returns it: whoever holds it is to be ended."""
+        """A rank can't compile it. Returns the grammar: the caller ends its requests."""
         entry = self._compiling.get(number)
         if entry is not None:
             self._done(entry, now)
         return entry
 
     def overdue(self, now: float) -> GrammarEntry | None:
-        """Gives up one that takes too long to compile; the caller ends whoever holds it."""
+        """Returns a grammar that takes too long to compile, which is given up; the caller ends its
+        requests."""
         entry = next(iter(self._compiling.values()), None)
         if entry is None or now < entry.deadline:
             return None
@@ -282,8 +283,8 @@ class GrammarManager(HasDeadline, HoldsSequences):
             self._forget(yielded)
 
     def _yielded(self, tenant: str) -> GrammarEntry | None:
-        """The unused grammar that gives way to one more of the tenant's: of whoever has most, so
-        that each keeps an equal share. None: none does.
+        """The unused grammar that gives way to one more of the tenant's: one of the tenant that has
+        most, so that each keeps an equal share. None: none does.
 
         A tenant that has most, and all in use, takes others' as long as they are more than half of
         all: it can have the other half in use at once, and can't make others compile again.

@@ -161,7 +161,7 @@ class ServiceRate:
         self._refused = 0
 
     def observe(self, now: float, queue: Waiting) -> None:
-        """Takes note of the queue's departures. Cheap; call it at every step."""
+        """Records the queue's departures. Cheap; called at every step."""
         samples = self._samples
         if not queue:
             samples.clear()

@@ -71,7 +71,7 @@ class WorkerCalls(HasDeadline, Restless, ServesFrontends):
         return self._workers.ready is not None and not self._resting
 
     def add(self, session: bytes, message: CallWorkers, now: float) -> None:
-        """A front end's, which hears of each rank."""
+        """Takes a front end's call; the front end gets each rank's result."""
         size = len(message.arguments) + sum(len(one.message.arguments) for one in self._waiting)
         call = WaitingCall(session, message, now + message.seconds)
         if len(self._waiting) >= MOST_WAITING or size > MOST_WAITING_BYTES:
@@ -149,7 +149,7 @@ class WorkerCalls(HasDeadline, Restless, ServesFrontends):
         self._end()
 
     def frontend_ended(self, session: bytes) -> None:
-        """A front end is gone; what runs for it goes on, and nobody hears of it."""
+        """Notes that a front end is gone. Its calls run on, and their results are dropped."""
         self._waiting = deque(one for one in self._waiting if one.session != session)
 
     def check(self) -> None:

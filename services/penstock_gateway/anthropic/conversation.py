@@ -160,7 +160,7 @@ class Conversation:
                 case "thinking":
                     thoughts.append(block.thinking or "")
                 case "redacted_thinking":
-                    pass  # Only whoever wrote it can read it.
+                    pass  # Only its author can read it.
                 case "tool_use":
                     message.setdefault("tool_calls", []).append(_call(block, place))
                 case _:

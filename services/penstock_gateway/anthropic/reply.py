@@ -73,7 +73,7 @@ class EventSink(Protocol):
 
 
 class NoEventSink:
-    """Events of a reply that isn't streamed go here: nobody hears of them."""
+    """Drops the events of a reply that isn't streamed."""
 
     def send(self, kind: str, **fields: Any) -> None:
         """Drops the event: the answer isn't streamed."""

@@ -37,7 +37,7 @@ async def ask(
 ) -> OwnAnswer:
     """The answer to a POST by `caller`. Cancelling it disconnects, which aborts the request.
 
-    hears: is given what comes of an answer with the status 200, which isn't kept then.
+    hears: called with the pieces of an answer with the status 200, which isn't kept then.
     last_event_id: from which the stream goes on; None: it begins.  withdrawal: is asked for before
     cancelling it where nobody will go on with it."""
     answer = OwnAnswer()

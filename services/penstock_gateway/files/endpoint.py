@@ -284,7 +284,7 @@ def routes(service: Service) -> list[OperationRoute]:
         try:
             parts = await read_on(pieces, "the file", record.id)
         except FileNotFoundError:
-            # Deleted meanwhile, or --data-dir isn't the folder of whoever wrote it.
+            # Deleted meanwhile, or written with another --data-dir.
             log.error("a file's contents are missing", file=record.id)
             raise not_there(record.id) from None
         size = {"content-length": str(record.bytes)}

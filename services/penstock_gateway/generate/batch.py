@@ -42,7 +42,7 @@ class Withdrawal:
     ends with the request, and no engine core goes on with it for a while."""
 
     SCOPE = "penstock.withdrawal"
-    """The key of a request's ASGI scope under which whoever asks in this process leaves one."""
+    """The key of a request's ASGI scope under which a caller in this process passes one."""
 
     asked = False
 

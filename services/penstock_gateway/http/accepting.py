@@ -115,7 +115,7 @@ class Acceptor:
         self._loop.add_reader(sock, self._accept)
 
     def close(self) -> None:
-        """Accepts no more. The socket is left to whoever has made it."""
+        """Stops accepting. The socket is left to its creator."""
         self._loop.remove_reader(self._socket)
         if self._paused is not None:
             self._paused.cancel()

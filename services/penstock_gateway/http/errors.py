@@ -25,7 +25,7 @@ from penstock.errors import (
 INVALID = "invalid_request_error"
 SERVER = "server_error"
 MEMORY_RETRY_AFTER = 5
-"""Seconds until whoever has the memory may have given it back."""
+"""Seconds after which the memory may have been released."""
 ENGINE_RETRY_AFTER = 1
 """Seconds that a client should wait before it asks for an absent engine core again."""
 

@@ -276,7 +276,7 @@ def posting(
     query: Parameters | None = None,
     example: Mapping[str, Any] | None = None,
 ) -> Operation:
-    """An endpoint that computes something for whoever posts a body."""
+    """Returns an endpoint that computes something from a posted body."""
     return Operation(
         method="POST",
         path=path,

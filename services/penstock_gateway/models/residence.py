@@ -200,7 +200,7 @@ class Residence:
             memory_gib=state.memory_gib,
         )
         if state.presence == "failed":
-            # Who waited hears of it; the next one asks anew.
+            # Waiting requests get the error; the next one asks anew.
             self._wanted = self._granted = self._reclaimed = False
         if state.presence not in ("starting", "ready"):
             self._was_up = False

@@ -353,7 +353,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _picture(data: str) -> str:
-    """Base64, whose kind is found out by whoever decodes it; or a data: URL as it is."""
+    """Returns base64 data, whose type its decoder detects, or a data: URL as it is."""
     return data if data.startswith("data:") else f"data:;base64,{data}"
 
 

@@ -340,7 +340,7 @@ class BytesReply(NamedTuple):
 
 
 class PoolEndpoint(JsonEndpoint[Fields], Generic[Fields]):
-    """Makes vectors for whoever posts a body."""
+    """Returns vectors for a posted body."""
 
     runs_elsewhere = True
     id_prefix: str

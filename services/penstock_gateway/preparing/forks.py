@@ -177,7 +177,7 @@ def _leave_the_gateway(control: socket.socket) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started the gateway.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the gateway's parent.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for entry in list(Path("/proc/self/fd").iterdir()):
         descriptor = int(entry.name)

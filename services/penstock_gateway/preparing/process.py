@@ -121,7 +121,7 @@ class PreparerProcess:
         sending.add_done_callback(self._answers.discard)
 
     async def _send_answer(self, payload: bytes) -> None:
-        # Where the process has gone, whoever reads hears of it.
+        # Where the process has gone, the reader gets the error.
         with contextlib.suppress(OSError):
             await self._send(payload)
 

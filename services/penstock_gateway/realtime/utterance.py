@@ -47,7 +47,7 @@ class Utterance:
         self.wishes = Wishes()
         self.begun = False
         self.model = model
-        """Name of the model that transcribes it; whoever begins it may name another one."""
+        """Name of the model that transcribes it, unless the first message names another."""
         facts = facts_of(service.models.backend_of(model).text())
         self._cutter = PieceCutter(facts.window_seconds)
         self._pieces: deque[np.ndarray] = deque()
@@ -60,7 +60,7 @@ class Utterance:
         """Samples that the lease has room for."""
         self.text = RunningText()
         self._fingerprint: str | None = None
-        """What its pieces are computed with; None: none has been heard yet."""
+        """What its pieces are computed with; None: none has been transcribed yet."""
 
     @property
     def seconds(self) -> float:
@@ -73,8 +73,8 @@ class Utterance:
         return self._ended or bool(self._hearing or self._pieces)
 
     def append(self, data: bytes) -> None:
-        """More samples. Raises InvalidRequest for more than may wait to be heard, and what the
-        lease raises."""
+        """Appends samples. Raises InvalidRequest for more than may wait for transcription, and what
+        the lease raises."""
         count = len(data) // 2
         waiting = (self._waiting + count) / RATE
         most = self._service.media.max_seconds
@@ -164,7 +164,7 @@ class Utterance:
                     gained = self.text.add(segment.text)
                     if gained:
                         yield gained
-        # Whoever speaks goes on in the same language.
+        # The speaker goes on in the same language.
         self.wishes = replace(self.wishes, language=transcriber.language)
 
 
@@ -188,7 +188,7 @@ class PieceCutter:
     """Pieces depend on the samples alone, and not on how many came together.
 
     A piece ends in the middle of a pause, or at the quietest place of its last third where it has
-    become as long as the model can hear. Silence before something is said is dropped.
+    become as long as the model takes. Silence before something is said is dropped.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -170,8 +170,8 @@ def _meant(body: bytes, kind: Any) -> bytes | None:
 
 
 def _number(text: str) -> float | msgspec.Raw:
-    """A number, or what was written where that is too large for one: whoever reads it for a field
-    says which."""
+    """Returns a number, or the text of one that is too large: the reader of the field names it in
+    the error."""
     number = float(text)
     return number if math.isfinite(number) else msgspec.Raw(text.encode())
 
@@ -180,7 +180,8 @@ _KEEPS_NUMBERS = msgspec.json.Decoder(float_hook=_number)
 
 
 def _holds(body: bytes, text: bytes) -> bool:
-    """A piece at a time: whoever else wants the interpreter gets it in between."""
+    """Whether body holds text. Searches a piece at a time, so that other threads get the
+    interpreter in between."""
     return any(text in body[at : at + _PIECE + len(text)] for at in range(0, len(body), _PIECE))
 
 

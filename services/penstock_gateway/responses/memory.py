@@ -216,7 +216,7 @@ async def begin_background(
         raise RuntimeError("a response in the background where none is kept")
     response.status, response.background, response.store = "queued", True, True
     if request.stream and request.seed is None:
-        # Whoever has seen a part of it goes on with the same text, if it is answered again.
+        # A client that has seen a part of it gets the same text, if it is answered again.
         seed = secrets.randbits(63) if default_seed is None else default_seed
         request = msgspec.structs.replace(request, seed=seed)
     shown = encoder.encode(response)

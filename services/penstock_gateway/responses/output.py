@@ -42,7 +42,7 @@ class Events(Protocol):
 
 
 class NoEvents:
-    """Events of a reply that isn't streamed: nobody hears of them."""
+    """Drops the events of a reply that isn't streamed."""
 
     def __init__(self, splices: Splices) -> None:
         self.splices = splices

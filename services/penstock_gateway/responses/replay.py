@@ -1,7 +1,7 @@
 """Stored responses as streams: their events, made from what there is of the answer.
 
 A text's events have STEP characters each, so an event has the same number whenever it is asked for,
-whoever answers, and however far the answer has come.
+whichever process answers, and however far the answer has come.
 """
 
 from __future__ import annotations

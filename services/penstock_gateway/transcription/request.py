@@ -75,7 +75,7 @@ class TranscriptionRequest(SpeechFields, frozen=True, kw_only=True, forbid_unkno
     languages: list[str] | None = None
     """The language as a list of one."""
     keywords: list[str] | None = None
-    """Words that may be heard. They stand before the prompt, as a part of it."""
+    """Words that are likely in the recording. They come before the prompt, as a part of it."""
     hotwords: Text = None
     """`keywords` in one text, as in vLLM."""
     timestamp_granularities: list[str] | None = None

@@ -64,8 +64,8 @@ class RollingUpgrade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CellLost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At `at`, all engine cores of a cell are gone, for `away` seconds. Whoever had a stream there
-    asks again `noticed` seconds later."""
+    """At `at`, all engine cores of a cell are gone, for `away` seconds. Clients with a stream there
+    retry `noticed` seconds later."""
 
     at: Seconds
     away: Seconds = 120.0

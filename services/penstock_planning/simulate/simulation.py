@@ -202,7 +202,7 @@ class Simulation:
         return replica
 
     def _submit(self, submit: Submit, request: Open) -> SimulatedReplica:
-        """Submits a request to whoever answers it."""
+        """Submits a request to the replica that is to answer it, and returns that."""
         replica, _ = self.router.choose(routing_request(submit), self.apart.answering)
         busy_until = replica.busy_until
         replica.submit(submit, request, self.now)

@@ -159,7 +159,7 @@ class SlotAdapters(StepFeature):
         try:
             found, adapter = read_adapter(path)
         except UnfitAdapter as error:
-            # Whoever named it has read it: the copy is damaged, or gone.
+            # The front end that named it has read it: the copy is damaged, or gone.
             raise _ChangedFiles(str(error)) from None
         if found != digest:
             raise _ChangedFiles("its files have changed since it was registered")

@@ -1,4 +1,4 @@
-"""Rows of logits, in the arrays of whoever computes them."""
+"""Rows of logits, in arrays of the backend that computes them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Objects of a JSON schema that say which properties they have get no others.
 
 To JSON Schema an object without `additionalProperties` is open; a model may then go on with
-properties of its own until its tokens are used up.  Whoever lists properties for a model to fill in
-means those, and other servers close such objects too.  What a closed schema admits, the schema as
-it was written admits as well: where that could be otherwise, it is left as it is.
+properties of its own until its tokens are used up.  A schema that lists properties for a model to
+fill in means only those, and other servers close such objects too.  What a closed schema admits,
+the schema as it was written admits as well: where that could be otherwise, it is left as it is.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class TrialProcesses:
         self._over = True
         server = self._server
         if server is not None:
-            server.process.kill()  # So whoever waits for it, with the lock, doesn't any longer.
+            server.process.kill()  # So the thread that waits for it, with the lock, goes on.
         with self._lock:
             self._drop()
 
@@ -325,7 +325,7 @@ class ProcessorWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """The exchange is over. Whoever asks for `reason` afterwards gets the last word."""
+        """Ends the exchange. `reason` is what the process said last."""
         self._done.set()
         self._thread.join()
 

@@ -18,8 +18,8 @@ _TORCH = "torch"
 
 @contextmanager
 def told_to_the_operator(prepared: PreparedModel) -> Iterator[None]:
-    """Within it, what this machine or its installation can't compute raises StartupError, whoever
-    finds that: a backend, a loader, or the check of files."""
+    """While the context is open, what this machine or its installation can't compute raises
+    StartupError, whether a backend, a loader, or the check of files finds it."""
     try:
         yield
     except Unable as error:

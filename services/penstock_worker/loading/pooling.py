@@ -95,8 +95,8 @@ def require_encoder(name: str, prepared: PreparedModel, config: EncoderConfig) -
 
 
 def without_ears(prepared: PreparedModel) -> PreparedModel:
-    """Vectors are made of texts and pictures: what hears is left out. Raises StartupError for an
-    encoder-decoder model, whose prompts all begin with a sound."""
+    """Returns the model without its audio tower: vectors are made of texts and pictures. Raises
+    StartupError for an encoder-decoder model, whose prompts all begin with a sound."""
     config = prepared.config
     if prepared.encoder_rows:
         raise StartupError(f"{prepared.name} is an encoder-decoder model and gives no vectors")

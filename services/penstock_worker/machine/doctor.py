@@ -220,10 +220,9 @@ def examine(
     mmproj: str | None = None,
     overrides: str = "",
 ) -> list[Finding]:
-    """Every check, in the order in which a person wants to read them; of a model, if one is named.
-    model_impl: whose code describes its layers.  language_model_only: what it sees with is left
-    out.  mmproj: of a .gguf file, the one with that.  overrides: of the model's settings. Never
-    raises."""
+    """Returns all findings, the most important first; a model's, if one is named. model_impl: whose
+    code describes its layers.  language_model_only: leave out its vision tower.  mmproj: for a
+    .gguf file, the file with its towers.  overrides: of the model's settings. Never raises."""
     if model is not None:
         return examine_model(
             model,

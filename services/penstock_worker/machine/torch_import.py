@@ -48,7 +48,7 @@ UNUSED = (
 DEFERRED = META + UNUSED
 _TORCH = "torch"
 _READ_FROM_OUTSIDE = ("__version__",)
-"""Names with underscores that run torch. Others are asked for by whoever looks at all modules."""
+"""Names with underscores that run torch. Others are read by code that inspects all modules."""
 
 _RUNNING = threading.RLock()
 _FAILED: dict[str, Exception] = {}
@@ -106,7 +106,7 @@ def run_torch_within(context: Callable[[], AbstractContextManager[object]]) -> N
 
 
 def complete_torch() -> None:
-    """Runs what `import_torch` left out. For whoever uses the meta device, traces or compiles."""
+    """Runs what `import_torch` left out. Needed for the meta device, tracing and compiling."""
     import_torch()
     for name in DEFERRED:
         module = sys.modules.get(name)
@@ -183,9 +183,9 @@ def _as_it_is(module: ModuleType) -> ModuleSpec:
 class _Finder(MetaPathFinder):
     """Finds modules of torch.
 
-    Whoever imports one holds its lock meanwhile, and the thread that runs torch may want it next.
-    So a thread that begins with such a module doesn't wait while another runs torch, but gets an
-    error; our own code first imports something of torch itself.
+    A thread that imports one holds its lock meanwhile, and the thread that runs torch may want it
+    next. So a thread that begins with such a module doesn't wait while another runs torch, but gets
+    an error; our own code first imports something of torch itself.
     """
 
     def find_spec(

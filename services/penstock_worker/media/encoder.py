@@ -34,8 +34,8 @@ log = logs.get(__name__)
 
 
 class MediaEncodings(StepFeature):
-    """The media of a model that sees or hears. Of pipeline stages, only the first one's ranks have
-    embeddings; all of them have positions."""
+    """The media of a model with a vision or audio tower. Of pipeline stages, only the first one's
+    ranks have embeddings; all of them have positions."""
 
     name = "media"
     heard = (LoadMedia, LoadMediaChunk, DropMedia)

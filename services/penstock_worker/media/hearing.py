@@ -1,4 +1,4 @@
-"""What a model hears with: a tower over prepared sounds, and its projector."""
+"""A model's audio encoder: a tower over prepared sounds, and its projector."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class AudioModel:
     def __init__(self, config: ModelConfig, weights: Weights, threads: int = 1) -> None:
         """`threads`: that encode a sound on a CPU.
 
-        Raises UnsupportedModel for a model that doesn't hear, and for weights that don't fit."""
+        Raises UnsupportedModel for a model without an audio tower, and for weights that don't
+        fit."""
         if config.audio is None:
             raise UnsupportedModel("the model takes no audio")
         self.spec: AudioSpec = config.audio
@@ -130,4 +131,4 @@ class Hearing:
 
 
 open_audio_tower = partial(open_tower_weights, part="audio")
-"""Opens what a model hears with (see open_tower_weights)."""
+"""Opens a model's audio tower (see open_tower_weights)."""

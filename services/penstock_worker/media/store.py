@@ -1,8 +1,8 @@
 """Prepared items that have come and wait to be encoded.
 
 An item is a file in shared memory, or comes in chunks. It is read, verified and checked by a thread
-of its own, while steps go on. A file is read and not mapped: whoever cut it off meanwhile would end
-this process with it.
+of its own, while steps go on. A file is read and not mapped: truncating a mapped file would kill
+this process.
 """
 
 from __future__ import annotations

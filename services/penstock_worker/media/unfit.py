@@ -2,4 +2,4 @@
 
 
 class UnfitItem(Exception):
-    """The model can't take the item. The message is for whoever sent it."""
+    """The model can't take the item. The message is for the client that sent it."""

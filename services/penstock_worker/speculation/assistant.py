@@ -64,7 +64,7 @@ class AssistantDrafts(SamplingDrafter[Followed, _Drafts]):
         self._hidden = hidden
 
     def take(self, plan: Plan) -> None:
-        """Takes note of a plan that was applied to the slots."""
+        """Records a plan that was applied to the slots."""
         super().take(plan)
         for number in plan.released:
             self._hidden.forget(number)

@@ -121,7 +121,7 @@ class DraftHead(PassDrafter[_Followed, _Rows]):
         """What each layer reads, or all of them."""
 
     def take(self, plan: Plan) -> None:
-        """Takes note of a plan that was applied to the slots."""
+        """Records a plan that was applied to the slots."""
         super().take(plan)
         for number in plan.released:
             for each in self._hidden:

@@ -61,9 +61,9 @@ class DraftRows:
     too few.
 
     Its keys and values lie in a pool of their own, under the numbers of the blocks in which the
-    served model has those of the same tokens. So whoever shares, copies or swaps a block does it
-    for both. But the drafter needn't have computed all tokens of a block, and whoever finds one in
-    the prefix cache wants to know.
+    served model has those of the same tokens. So sharing, copying or swapping a block does it for
+    both. But the drafter needn't have computed all tokens of a block, which matters when one is
+    found in the prefix cache.
     """
 
     def __init__(self, blocks: int, host_blocks: int, block_size: int) -> None:
@@ -82,7 +82,7 @@ class DraftRows:
         self._host.fill(0)
 
     def copied(self, copies: Sequence[Copy]) -> None:
-        """Takes note of copies of blocks, which exist."""
+        """Records copies of blocks, which exist."""
         for copy in copies:
             source = self._host if copy.kind == "in" else self._device
             target = self._host if copy.kind == "out" else self._device
@@ -105,7 +105,7 @@ class DraftRows:
         return min(end, first * self._size + int(rows[first]))
 
     def unfollowed(self, table: Sequence[int], start: int, end: int) -> None:
-        """Takes note that tokens [start, end) of a block table are there now, and that the drafter
+        """Records that tokens [start, end) of a block table are there now, and that the drafter
         won't compute them."""
         for block in range(-(-start // self._size), -(-end // self._size)):
             self._device[table[block]] = UNFOLLOWED
@@ -116,8 +116,8 @@ class DraftRows:
         return self._size * int(np.count_nonzero(self._device[blocks] == UNFOLLOWED))
 
     def note(self, table: Sequence[int], start: int, end: int, computed: int) -> None:
-        """Takes note that tokens [start, end) of a block table are there now, of which, and of
-        those before, the first `computed` were computed."""
+        """Records that tokens [start, end) of a block table are there now; of these and the tokens
+        before, the first `computed` were computed."""
         for block in range(start // self._size, -(-end // self._size)):
             self._device[table[block]] = min(max(computed - block * self._size, 0), self._size)
 
@@ -206,10 +206,10 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
 
     @abstractmethod
     def _note(self, asked: AnyAsked) -> None:
-        """Takes note of what was computed for a work, if anything was."""
+        """Records what was computed for a work, if anything was."""
 
     def take(self, plan: Plan) -> None:
-        """Takes note of a plan that was applied to the slots."""
+        """Records a plan that was applied to the slots."""
         for number in plan.released:
             self._followed.pop(number, None)
             self._left.discard(number)
@@ -336,7 +336,7 @@ class PassDrafter(SamplingDrafter[AnyFollowed, AnyAsked]):
         """Returns what is known of a sequence that is met for the first time."""
 
     def take(self, plan: Plan) -> None:
-        """Takes note of a plan that was applied to the slots."""
+        """Records a plan that was applied to the slots."""
         self._rows.copied(plan.copies)
         for work in plan.work:
             self._rows.given(work.new_blocks)

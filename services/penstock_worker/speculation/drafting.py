@@ -64,8 +64,8 @@ class Proposer:
 def proposed_otherwise(
     proposer: Proposer, scheduled: Sequence[SlotWork], found: list[list[int]]
 ) -> list[list[int]]:
-    """Returns what was found for each work, and what this proposer says of those of which nothing
-    was. It hears of all works, but isn't asked twice: some proposers compute."""
+    """Returns what was found for each work, and this proposer's drafts for those without any. It
+    gets all works, but isn't called twice: some proposers compute."""
     rest = [
         msgspec.structs.replace(work, draft=0) if ids else work
         for work, ids in zip(scheduled, found, strict=True)

@@ -45,8 +45,8 @@ class HiddenRows:
         return not self._left.issuperset(batch.slots)
 
     def note(self, batch: Batch, hidden: Tensor) -> None:
-        """Takes note of a pass over these rows, [rows, hidden], some of which may be drafts'. What
-        was held of the same positions, and of later ones, is forgotten."""
+        """Records a pass over these rows, [rows, hidden], some of which may be drafts'. It replaces
+        what was held of the same positions, and of later ones."""
         ends = np.cumsum(batch.counts)
         for number, start, count, end in zip(
             batch.slots, batch.starts.tolist(), batch.counts.tolist(), ends.tolist(), strict=True

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 MULTIPLIER = 0x9E3779B97F4A7C15
-"""The base of the polynomial that makes a key of a run. Keys of different runs may be equal:
-whoever looks a run up compares its tokens."""
+"""The base of the polynomial that makes a key of a run. Keys of different runs may be equal: a
+look-up compares the run's tokens."""
 MASK = 2**64 - 1
 FEW = 32
 """Runs that are cheaper to hash one by one than as an array."""

@@ -156,8 +156,8 @@ class StepFeatures:
         return next((each for each in self.all if isinstance(each, kind)), None)
 
     def hear(self, message: ToWorker, frames: Sequence[bytes], tell: Tell) -> bool:
-        """Has the feature whose message it is hear it. Returns whether that is all: otherwise it is
-        to be received in its turn. In the session's thread."""
+        """Passes the message to the feature that takes it. Returns whether that is all: otherwise
+        it is to be received in its turn. In the session's thread."""
         kind = type(message)
         for feature in self.all:
             if kind in feature.heard:

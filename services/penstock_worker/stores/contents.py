@@ -16,7 +16,7 @@ log = logs.get(__name__)
 CHECKSUM_BYTES = in_python.CHECKSUM_BYTES
 
 Contents = bytes | memoryview
-"""A block's contents. A view is of bytes, and is overwritten once whoever got it has returned."""
+"""A block's contents. A view is of bytes, and is overwritten once the callee has returned."""
 
 
 @dataclass(slots=True)

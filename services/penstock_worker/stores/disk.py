@@ -3,9 +3,9 @@
     DIR/lock                       held while room is made
     DIR/LAYOUT/*.kv                segments; their names are random
 
-Each worker writes segments of its own and reads everybody's. A segment's time of modification
-says when it was used last; the oldest one of all models is deleted where DIR would hold too much.
-Whoever still has it open can read it, and forgets it soon.
+Each worker writes segments of its own and reads everybody's. A segment's time of modification says
+when it was used last; the oldest one of all models is deleted where DIR would hold too much.
+Workers that still have it open can read it, and close it soon.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class SegmentFolder:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             for path, _ in _files(self._root, UNFINISHED):
-                _deleted(path)  # Whoever made it has died over it.
+                _deleted(path)  # Its writer has died.
             files = sorted(_files(self._root, ".kv"), key=lambda each: each[1].st_mtime)
             held = sum(status.st_size for _, status in files)
             for path, status in files:
@@ -379,8 +379,8 @@ class SegmentFile:
 
 
 def _opened(path: Path, flags: int) -> int:
-    """A descriptor of a file. Raises OSError for anything else that has its name, at once: of a
-    FIFO without the flag here, open waits for whoever writes to it."""
+    """Returns a descriptor of a file. Raises OSError at once for anything else of that name:
+    without the flag here, opening a FIFO waits for its writer."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

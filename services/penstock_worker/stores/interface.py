@@ -40,8 +40,8 @@ class KVStore(Protocol):
         """Contents that were found to be so since the store was opened."""
 
     def has(self, key: bytes) -> bool:
-        """Whether the contents are known to be there. Doesn't wait; whoever asks saves the trouble
-        of writing them again."""
+        """Returns whether the contents are known to be there, which saves writing them again.
+        Doesn't wait."""
 
     def leading(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, from the first one on, are there. They count as used now."""

@@ -11,7 +11,7 @@ from penstock_worker.media.unfit import UnfitItem
 
 
 class UnfitPicture(UnfitItem):
-    """The tower can't take the picture. The message is for whoever sent it."""
+    """The tower can't take the picture. The message is for the client that sent it."""
 
 
 @dataclass(frozen=True)

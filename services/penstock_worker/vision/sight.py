@@ -177,4 +177,4 @@ class VisionModel:
 
 
 open_tower = partial(open_tower_weights, part="vision")
-"""Opens what a model sees with (see open_tower_weights)."""
+"""Opens a model's vision tower (see open_tower_weights)."""

@@ -1,5 +1,5 @@
 """The tensors of files: of GGUF files and Hugging Face checkpoints in our naming, and of
-llama.cpp's mmproj files in the names of whoever asks."""
+llama.cpp's mmproj files by the names that the caller gives."""
 
 from __future__ import annotations
 

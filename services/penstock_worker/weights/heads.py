@@ -153,7 +153,7 @@ class SharedEnds(Generic[AnyMade]):
         self._made: dict[tuple[str, int], tuple[StoredTensor | None, AnyMade]] = {}
 
     def get(self, weights: Weights, name: str, make: Callable[[], AnyMade]) -> AnyMade:
-        """Returns what `make` has made of this tensor, by our name, for whoever asked first."""
+        """Returns what `make` makes of this tensor, by our name; made once and shared."""
         stored = weights.tensors.get(name)
         key = name, id(stored)  # which stays the tensor's own while it is held here
         if key in self._made:

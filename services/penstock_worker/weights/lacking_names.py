@@ -1,4 +1,4 @@
-"""How a safetensors checkpoint would call a tensor that it lacks, for whoever reads the error: as
+"""The name that a safetensors checkpoint would have for a missing tensor, for the error message: as
 it calls the same one of another layer, or with what it has in front of the others."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _ADAPTED = re.compile(
 )
 
 _BESIDE_PHI4 = re.compile(r"(?:^|\.)embed_tokens_extend\.")
-"""What Phi-4-multimodal sees and hears with."""
+"""Prefix of Phi-4-multimodal's vision and audio towers."""
 _PHI4_ADAPTERS = re.compile(r"\.lora_[AB]\.(?:vision|speech)\.weight$")
 _BASE = re.compile(r"\.base_layer(?=\.weight$)")
 

@@ -1,4 +1,4 @@
-"""Opens a model's files as Weights, and those of the part with which it sees or hears."""
+"""Opens a model's files as Weights, and those of its vision or audio tower."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 ZERO_BIASES = ("k_proj",)
-"""Modules of every layer of what hears without biases, where others that share the product have
+"""Modules without biases in every layer of an audio tower, where others that share the product have
 some."""
 _ONES = (".weight", ".running_var")
 """Vectors with such names multiply, or divide."""
@@ -84,8 +84,8 @@ class DummyWeights(Weights):
 
 
 class TowerWeights(Weights):
-    """Weights of what sees or hears. Raises UnsupportedModel for a tensor with a number that isn't
-    finite: every item's encoding would fail, as if the item were to blame."""
+    """Weights of a vision or audio tower. Raises UnsupportedModel for a tensor with a number that
+    isn't finite: every item's encoding would fail, as if the item were to blame."""
 
     def source(self, name: str, shape: tuple[int, ...]) -> Readable:
         return FiniteTensor(self.stored(name, shape))

@@ -1,4 +1,4 @@
-"""The tensors of what a model sees or hears with, by our names: of the hub's files, and of
+"""The tensors of a model's vision or audio tower, by our names: from the hub's files, and from
 llama.cpp's mmproj files."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock_worker.weights.files import read_tensors, safetensors_tensors
 from penstock_worker.weights.stored import StoredTensor
 
 Part = Literal["vision", "audio"]
-"""What a model sees with, or hears with."""
+"""The part of a model that a tower is for."""
 _FLAT = frozenset(
     {
         "class_embedding",
@@ -66,7 +66,7 @@ def _of_mmproj(path: str, part: Part) -> tuple[dict[str, StoredTensor], TowerNam
 
 
 def mmproj_names(file: GGUFFile, part: Part) -> TowerNames:
-    """Returns the names that an mmproj file has for what it sees or hears with."""
+    """Returns the names that an mmproj file has for a tower's tensors."""
     from penstock.prepare.mmproj import EARS, KINDS
 
     if part == "audio":

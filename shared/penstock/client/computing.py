@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.request.terms import Terms
 
 SETTLING = 10.0
-"""Seconds for which a request waits for engine cores to say what they compute with: a front end
-that has just started has heard of none."""
+"""Seconds for which a request waits for engine cores to report what they compute with: a front end
+that has just started has no reports yet."""
 
 LOOK_EVERY = 0.25
 """Seconds between looks at engine cores that tell nothing."""

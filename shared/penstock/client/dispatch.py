@@ -164,8 +164,8 @@ class Dispatch:
     def _place(
         self, request: OpenRequest, *, new: bool = False, but: EngineSession | None = None
     ) -> bool:
-        """Submits it to the engine core that is to have it; False where there is none. new: no
-        engine core has heard of it."""
+        """Submits it to the engine core that is to have it; False where there is none. new: it was
+        never sent to an engine core."""
         placement = request.placement
         engines = self.fleet.candidates(but, placement.only(begun=request.begun))
         if not engines:

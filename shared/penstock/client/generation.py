@@ -255,7 +255,7 @@ class Generation:
                 self._end_sequence(sequence, output, delta)
             if delta.token_ids or delta.text or delta.finish_reason is not None:
                 self._give(delta)
-        # Else it ended here at a stop string, before the engine heard of it.
+        # Else it ended here at a stop string, before the engine knew.
         if not self._open:
             self._close(keep=self.timing is not None and not self.timing.complete)
 

@@ -36,8 +36,8 @@ class EngineShown:
 class LiveFeed:
     """One for all engines and all watchers of a front end: they share one lease on each engine.
 
-    Whoever has a session with an engine tells when it opens and ends, hands over its Snapshots, and
-    calls `tick` at least every second.  While nobody watches, no engine is asked for anything.
+    The owner of an engine's session calls this when the session opens and ends, passes its Snapshots,
+    and calls `tick` at least every second.  While nobody watches, engines are sent nothing.
     """
 
     def __init__(self) -> None:

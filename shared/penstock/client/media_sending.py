@@ -31,8 +31,8 @@ class MediaSending:
         return bool(self._writing)
 
     def answer(self, asked: NeedMedia) -> None:
-        """An item, or a part of it. Nothing for a request that is over: the engine core hears of
-        that."""
+        """Sends an item, or a part of it. Nothing for a request that is over: the engine core is
+        notified of that."""
         request = self._open.get(asked.request)
         if request is None:
             return

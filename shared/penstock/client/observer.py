@@ -64,7 +64,7 @@ class Observer(Protocol):
 
 
 class RequestEvents:
-    """What happens to a request, as its client notes it; nobody hears of it."""
+    """What happens to a request, as its client notes it, without an observer."""
 
     __slots__ = ()
 
@@ -349,5 +349,5 @@ class _Several(RequestObserver):
             each.ended(request)
 
     def keep(self, release: Callable[[], None]) -> bool:
-        kept = [each.keep(release) for each in self._observers]  # Each has to hear of it.
+        kept = [each.keep(release) for each in self._observers]  # Each must be called.
         return any(kept)

@@ -216,7 +216,7 @@ class Holder(Protocol):
         ...
 
     def abort(self, request: OpenRequest) -> None:
-        """Ends it in the engine core, if that has heard of it; `forget` has to follow."""
+        """Ends it in the engine core, if that knows it; `forget` has to follow."""
         ...
 
     def forget(self, request: OpenRequest) -> None:

@@ -89,7 +89,7 @@ class PoolResult(msgspec.Struct, frozen=True):
 class PoolRequest:
     """Holds the request's whole state, so that it can be submitted again when the engine core it
     ran on is gone. `key` is its number in its holder; `result` is done at its end.
-    timing: hears of its moments, and what the engine says of it."""
+    timing: records its moments, and the engine's timing."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class PoolRequest:
         """Ends the request with an error."""
         if not self.finished:
             self.result.set_exception(error)
-            self.result.exception()  # Who awaits it hears of it; nobody has to.
+            self.result.exception()  # It may be awaited or not; marks the exception as retrieved.
         self._leave()
 
 

@@ -31,8 +31,8 @@ _BYTES_PER_TOKEN = 4
 
 
 class ReadyParams(msgspec.Struct, frozen=True):
-    """Whoever has it reads none of the SamplingParams' fields that it was made from, which may be
-    large: see `without_ready`. It can go to another process as msgpack."""
+    """It replaces the SamplingParams' fields that it was made from, which may be large: see
+    `without_ready`. It can go to another process as msgpack."""
 
     adjustments: bytes = b""
     """A LogitsAdjustments as msgpack, which every Submit holds as it is; empty: there is none."""

@@ -138,7 +138,7 @@ class EngineSession(ReportedState):
         return False
 
     def abort(self, request: OpenRequest) -> None:
-        """Ends it in the engine core, if that has heard of it."""
+        """Ends it in the engine core, if that knows it."""
         if not self.pacing.waits(request.key):
             self.send(Abort(request.key, kept=request.terms.claim is not None))
 

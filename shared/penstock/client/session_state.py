@@ -206,7 +206,7 @@ class Pacing:
         return list(self._unanswered)
 
     def waits(self, number: int) -> bool:
-        """Whether the engine core has not heard of it yet."""
+        """Whether it hasn't been sent to the engine core yet."""
         return number in self._new or number in self._again or number in self._alone
 
     def enter(self, request: OpenRequest, *, new: bool) -> None:

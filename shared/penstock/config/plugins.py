@@ -161,7 +161,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def check_named(field: str, value: str, built_in: Collection[str], group: str) -> None:
-    """Raises ValueError for a name of neither. Imports no plug-in: whoever uses it does."""
+    """Raises ValueError for a name of neither. Doesn't import the plug-in."""
     if value in built_in:
         return
     brought = plugin_names(group)

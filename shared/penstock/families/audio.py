@@ -1,9 +1,9 @@
-"""Families of models that hear.
+"""Families of audio models.
 
 Qwen2-Audio has Whisper's encoder, the mean of each two of its vectors, a product, and Qwen 2 (Chu
 et al., "Qwen2-Audio technical report", 2024). Voxtral has Whisper's encoder, two products of each
-four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen2.5-Omni hears as Qwen2-Audio
-does, but in blocks.
+four of its vectors, and Llama (Mistral AI, "Voxtral", 2025). Qwen2.5-Omni's audio tower is
+Qwen2-Audio's, but in blocks.
 
 Gemma 4 E2B and E4B have a conformer, a product of each of its vectors, and Gemma 4; they see, too
 (transformers' Gemma4AudioConfig).

@@ -1,5 +1,5 @@
 """What the system must know of a family of models: decoders, with the draft heads in their own
-checkpoints (method mtp), encoders, and models that also see or hear."""
+checkpoints (method mtp), encoders, and models with vision or audio towers."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class TextHalf:
 
 @dataclass(frozen=True)
 class TowerFamily:
-    """A family of models with a tower: how their files say what they see or hear with."""
+    """A family of models with a tower: how their files describe it."""
 
     name: str
     hub_classes: tuple[str, ...]

@@ -1,5 +1,5 @@
-"""Gemma 3n's hearing: a conformer, of whose vectors every fourth is taken, embeddings of the
-tower's own vocabulary, which fill up and end a sound, and Gemma 3n. What it sees with is in
+"""Gemma 3n's audio tower: a conformer, of whose vectors every fourth is taken, embeddings of the
+tower's own vocabulary, which fill up and end a sound, and Gemma 3n. Its vision tower is in
 penstock.families.vision.gemma3n.
 
 Source: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nAudioConfig.

@@ -1,5 +1,5 @@
-"""Gemma 4 12B, its text half: Gemma 4's dense layers without inputs of their own. What it sees with
-is in penstock.families.vision.gemma4_unified, what it hears with in
+"""Gemma 4 12B, its text half: Gemma 4's dense layers without inputs of their own. Its vision part
+is in penstock.families.vision.gemma4_unified, its audio part in
 penstock.families.gemma4_unified_audio.
 
 Source: transformers' Gemma4UnifiedTextConfig.

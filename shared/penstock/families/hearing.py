@@ -1,4 +1,4 @@
-"""What families of models that hear have in common."""
+"""Shared by the families of audio models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_TRAINING = (
 
 @dataclass(frozen=True)
 class AudioFamily(TowerFamily):
-    """A family of models that hear: how their files say what AudioSpec says."""
+    """A family of audio models: how their files describe an AudioSpec."""
 
     read: Callable[[Fields, Fields, ModelConfig], AudioSpec | None]
 

@@ -1,5 +1,5 @@
 """Qwen3-ASR: an encoder of blocks (see BlockTowerSpec), and Qwen 3 (Qwen team, "Qwen3-ASR technical
-report", 2026); and what Qwen3-Omni hears with, which is a larger one."""
+report", 2026); and Qwen3-Omni's audio tower, which is a larger one."""
 
 from __future__ import annotations
 
@@ -69,8 +69,9 @@ def _read(fields: Fields, section: Fields, text: ModelConfig) -> AudioSpec:
 
 
 def block_tower(section: Fields, text: ModelConfig, *, short_alone: bool = False) -> AudioSpec:
-    """What Qwen3-ASR and Qwen3-Omni hear with. section: about the tower, with its defaults.
-    short_alone: as BlockTowerSpec has it. Raises UnsupportedModel for one that isn't served."""
+    """Returns the audio tower of Qwen3-ASR and Qwen3-Omni. section: about the tower, with its
+    defaults. short_alone: as BlockTowerSpec has it. Raises UnsupportedModel for one that isn't
+    served."""
     hidden = bounded(section, "d_model", MAX_WIDTH)
     hub.only(section, scale_embedding=False)
     act = hub.activation(section, "gelu", "silu", key="activation_function", default="gelu")

@@ -72,13 +72,13 @@ AUDIO_FAMILIES: dict[str, AudioFamily] = {
         key=lambda each: each.known_as.casefold(),
     )
 }
-"""Families of models whose tower hears, by WeightFiles.tower. The decoder after it is one of
+"""Families of models with an audio tower, by WeightFiles.tower. The decoder after it is one of
 FAMILIES. (Whisper's, which attends to what its encoder makes of a sound, is one itself.)"""
 
 AUDIO_CLASSES: dict[str, AudioFamily] = {
     name: family for family in AUDIO_FAMILIES.values() for name in family.hub_classes
 }
-"""Families that hear, by the class that a hub folder's config.json names."""
+"""Families with an audio tower, by the class that a hub folder's config.json names."""
 
 
 def module_of(name: str) -> str:

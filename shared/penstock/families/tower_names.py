@@ -1,5 +1,5 @@
-"""How files call the tensors of what a model sees or hears with: data of each family, and of each
-kind of mmproj files; and the names that several have in common."""
+"""How files call the tensors of vision and audio towers: data of each family, and of each kind of
+mmproj files; and the names that several have in common."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def tower(names: TowerNames, begin: str = "vision_tower") -> TowerNames:
 CLIP_TOWER = tower(CLIP)
 CLIP_MODEL = tower(CLIP, "vision_model")
 SPACE: TowerNames = {**CLIP_MODEL, "visual_projection": "head.projection"}
-"""What CLIP and SigLIP see with by themselves."""
+"""Names of the vision towers of CLIP and SigLIP models."""
 TWO: TowerNames = {"linear_1": "1", "linear_2": "2"}
 """Two products, as most projectors have them."""
 PROJECTOR = under("multi_modal_projector", TWO, "projector")
@@ -155,7 +155,7 @@ QWEN = under(
         **under("merger_list.*", MERGER, "projector.deepstack.*"),
     },
 )
-"""What Qwen2-VL and its successors see with."""
+"""Names of the vision towers of Qwen2-VL and its successors."""
 SPEAKS = ("talker", "token2wav", "code2wav")
 """What Qwen2.5-Omni and Qwen3-Omni speak with."""
 ENCODER: TowerNames = {
@@ -176,7 +176,7 @@ ENCODER: TowerNames = {
 }
 """Whisper's encoder, and those with its layers."""
 WHISPER = under("encoder", ENCODER)
-"""What Whisper hears with."""
+"""Names of Whisper's encoder."""
 AUDIO_TOWER = under("audio_tower", ENCODER)
 EMBEDDER: TowerNames = {
     "hard_embedding_norm": "own_norm",

@@ -50,9 +50,9 @@ def read_small(path: Path, most: int) -> bytes:
 
 
 def read_json(path: Path, most: int) -> Any:
-    """A JSON file of at most `most` bytes. Raises FileNotFoundError, or UnsupportedModel if it
-    can't be read, holds halves of surrogate pairs, which no message can have, or is nested so
-    deeply that whoever walks through it might not come back."""
+    """Returns the content of a JSON file of at most `most` bytes. Raises FileNotFoundError, or
+    UnsupportedModel if it can't be read, holds lone surrogates, which no message can have, or is
+    nested so deeply that walking it might overflow the stack."""
     try:
         text = read_small(path, most).decode("utf-8-sig")
         values = json.loads(text)

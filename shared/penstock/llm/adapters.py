@@ -101,6 +101,6 @@ def _identity(path: str) -> tuple[object, ...]:
         try:
             about = os.stat(file)
         except OSError:
-            continue  # Whoever reads it says what is missing.
+            continue  # Reading it reports what is missing.
         found += [about.st_ino, about.st_size, about.st_mtime_ns]
     return tuple(found)

@@ -372,8 +372,8 @@ class RunningTranscript:
         self._task.cancel()
 
     async def whole(self) -> Transcript:
-        """Once the recording was heard to its end. Raises RequestFailed where `abort` came first,
-        and what the work raises. Cancelling this ends the work."""
+        """Returns the whole transcript at the end of the recording. Raises RequestFailed where
+        `abort` came first, and what the work raises. Cancelling this ends the work."""
         try:
             return await self._task
         except asyncio.CancelledError:

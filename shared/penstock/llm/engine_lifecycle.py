@@ -161,7 +161,7 @@ class EngineLifecycle:
 
     @property
     def welcome(self) -> Welcome:
-        """What the engine core said of itself and its model."""
+        """Returns what the engine core reported of itself and its model."""
         welcome = self._started().welcome
         if welcome is None:
             raise EngineUnavailable("the engine has not said yet which model it serves")

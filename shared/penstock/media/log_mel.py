@@ -69,7 +69,7 @@ def _scaled(mel: AnyMel, whole: np.ndarray) -> np.ndarray:
 
 
 def silence(spectrogram: np.ndarray) -> float:
-    """What a spectrogram holds where nothing is heard."""
+    """Returns the value of a spectrogram where the sound is silent."""
     return float(spectrogram.max()) - RANGE / 4.0
 
 

@@ -14,8 +14,8 @@ MAX_FRAME = 1 << 30
 
 
 class DocumentText(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="document"):
-    """The text of a PDF or of a plain text. pages: that it may have at most.  characters: a text
-    of more is cut off after one more, so that whoever asked sees that it is too long."""
+    """The text of a PDF or of a plain text. pages: that it may have at most.  characters: a text of
+    more is cut off after one more, so that the caller sees that it is too long."""
 
     pages: int
     characters: int

@@ -1,4 +1,4 @@
-"""What hears in a model, as data: a tower that makes vectors of a log-mel spectrogram, and a
+"""A model's audio encoder, as data: a tower that makes vectors of a log-mel spectrogram, and a
 projector that makes embeddings of the decoder's size of them.
 
 A family of models fills these structs. Sizes are element counts.
@@ -349,7 +349,7 @@ SoundTowerSpec = (
 
 
 class AudioSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model hears with. tower: makes vectors of a sound.  projector: makes rows of these,
+    """A model's audio encoder. tower: makes vectors of a sound.  projector: makes rows of these,
     which stand in the place of a prompt's placeholders; None: the vectors are the rows, as where a
     decoder attends to them."""
 

@@ -38,12 +38,12 @@ class WeightFiles(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     """The checkpoint's own: `float32`, `bfloat16`, `float16`, or the name of a quantisation."""
     mmproj: str = ""
-    """A GGUF file of its own with what the model sees with; empty: there is none."""
+    """A separate GGUF file with the model's towers (mmproj); empty: there is none."""
     quantised: QuantisedCheckpoint | None = None
     """How a safetensors checkpoint's matrices are quantised; None if they aren't."""
     tower: str = ""
-    """The family of models that see or hear by whose names the tensors of their towers are called;
-    empty: those of a model that is nothing but a tower, or of an mmproj file."""
+    """The model family by whose names the tensors of the towers are called; empty: a model that is
+    nothing but a tower, or an mmproj file."""
     size: int = 0
     """Bytes of all tensors; 0: prepared by an older release."""
     numbers: int = 0

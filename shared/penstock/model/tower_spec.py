@@ -232,8 +232,8 @@ class TowerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model sees with. `tower` says how a picture's patches become vectors, `projector` how
-    these become rows: embeddings that stand in the place of a prompt's placeholders."""
+    """A model's vision encoder. `tower` says how a picture's patches become vectors, `projector`
+    how these become rows: embeddings that stand in the place of a prompt's placeholders."""
 
     tower: TowerSpec
     projector: Projector

@@ -115,8 +115,7 @@ def check_positive(numbers: Iterable[tuple[str, float | None]], where: str) -> N
 
 
 def check_towers(config: ModelConfig | EncoderConfig, where: str) -> None:
-    """Refuse numbers with which what a model sees or hears with gives none. Raises
-    UnsupportedModel."""
+    """Refuses towers whose numbers would give no rows. Raises UnsupportedModel."""
     for part in (config.vision, config.audio if isinstance(config, ModelConfig) else None):
         check_positive(_of_tower(part), where)
 

@@ -83,7 +83,8 @@ def check_shards(folder: Path, shards: Sequence[Path]) -> HeldTensors:
 
 
 def _tell_differences(index: Path, places: dict[str, set[str]]) -> None:
-    """The files say what there is: whoever needs a tensor that is missing says so."""
+    """Logs differences between the index and the files. The files count: loading a tensor that is
+    missing raises an error."""
     wrong = [name for name, shard in read_index(index).items() if shard not in places.get(name, ())]
     if wrong:
         shown = ", ".join(name[:80] for name in wrong[:MOST_SHOWN])

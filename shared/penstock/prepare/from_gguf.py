@@ -51,9 +51,8 @@ from penstock.prepare.overrides import overridden_metadata
 
 
 def read_gguf(path: Path, mmproj: Path | None = None, overrides: str = "") -> Checkpoint:
-    """path: of the file, or of any part of a split one. mmproj: of the file with what the model
-    sees with; None: it takes text only.  overrides: of its settings, see
-    penstock.prepare.overrides.
+    """path: of the file, or of any part of a split one. mmproj: of the file with the model's
+    towers; None: it takes text only.  overrides: of its settings, see penstock.prepare.overrides.
 
     Raises ModelNotFound if a part is missing, UnsupportedModel if the file is broken or of a kind
     that isn't served.

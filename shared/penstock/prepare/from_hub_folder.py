@@ -72,8 +72,8 @@ def read_hub_folder(
     language_model_only: bool = False,
     overrides: str = "",
 ) -> Checkpoint:
-    """language_model_only: what a model sees with is left out.  overrides: of config.json's
-    settings, see penstock.prepare.overrides.
+    """language_model_only: the vision tower is left out.  overrides: of config.json's settings, see
+    penstock.prepare.overrides.
 
     Raises ModelNotFound if files are missing, UnsupportedModel if what they hold isn't
     served."""

@@ -35,7 +35,7 @@ POOLING_CLASSES = ("Model", "ForSequenceClassification")
 """Ends of the names of the same families' classes without an output head."""
 
 TEXT_HALF = "text_config"
-"""The section about the decoder of a model that also sees or hears."""
+"""The section about the decoder of a model with vision or audio towers."""
 
 HARMLESS = frozenset(
     {
@@ -125,7 +125,7 @@ generation, which generation_config.json has."""
 
 
 def read_config(fields: Fields, *, language_model_only: bool = False) -> ModelConfig:
-    """language_model_only: what a model sees or hears with is left out.
+    """language_model_only: towers are left out.
 
     Raises UnsupportedModel for another architecture, and for a variant of one of ours that can't be
     computed."""
@@ -154,7 +154,7 @@ token, the reader of the media's preparation looks it up."""
 
 
 def towers_of(fields: Fields) -> list[TowerFamily]:
-    """The families of a model that sees, hears or does both; empty for others."""
+    """Returns the families of the model's towers, vision or audio; empty for a text model."""
     known: tuple[Mapping[str, TowerFamily], ...] = (VISION_CLASSES, AUDIO_CLASSES)
     of_names = ([each[name] for each in known if name in each] for name in classes_of(fields))
     return next(filter(None, of_names), [])
@@ -271,7 +271,7 @@ def is_encoder(fields: Fields) -> bool:
 
 
 def read_encoder_config(fields: Fields, *, language_model_only: bool = False) -> EncoderConfig:
-    """language_model_only: what a model sees with is left out.
+    """language_model_only: the vision tower is left out.
 
     Raises UnsupportedModel for a variant that the blocks of the model can't compute."""
     family = ENCODER_TYPES[fields.text("model_type")]

@@ -53,7 +53,7 @@ def read_media(
 ) -> MediaFacts | None:
     """None for a model that takes no media, and where the folder doesn't say how to prepare them.
 
-    config: config.json.  audio: what the model hears with.  Raises UnsupportedModel for settings
+    config: config.json.  audio: the model's audio encoder.  Raises UnsupportedModel for settings
     that can't be followed.
     """
     config = config.replaced({"architectures": classes_of(config)})
@@ -170,7 +170,7 @@ def _video_section(path: Path) -> tuple[dict[str, Any], str]:
 
 
 class OwnSounds(NamedTuple):
-    """What is heard with another tower than Whisper's. extractors: classes that a folder's feature
+    """Sounds for another tower than Whisper's. extractors: classes that a folder's feature
     extractor may have; with any other one, or none, sounds aren't served.  read: how they are
     prepared."""
 
@@ -181,7 +181,7 @@ class OwnSounds(NamedTuple):
     """None: any; of several that fit, the first of OWN_SOUNDS counts."""
 
     def are_of(self, audio: AudioSpec) -> bool:
-        """Whether a model hears so."""
+        """Whether a model has such a tower."""
         alike = self.projector is None or isinstance(audio.projector, self.projector)
         return isinstance(audio.tower, self.tower) and alike
 

@@ -1,4 +1,4 @@
-"""The prepare step: whoever starts the system runs it before any other process exists."""
+"""The prepare step, which runs before any other process of the system is started."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class ResolvedModel(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["gguf", "folder"]
     path: Path
     mmproj: Path | None = None
-    """A second .gguf file, with what the model in the first one sees or hears with."""
+    """A second .gguf file, with the towers of the model in the first one."""
     advised: GenerationDefaults = GenerationDefaults()
     """Sampling values for what the files don't state."""
 

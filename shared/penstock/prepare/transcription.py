@@ -120,7 +120,8 @@ def read_transcription(
 
 
 def asked_chat(sound: KindFacts) -> SpokenChat | None:
-    """Granite Speech, which is asked for a transcript; None where it hears otherwise."""
+    """Returns the facts of Granite Speech, which is asked for a transcript; None for other
+    models."""
     mel = sound.preparation
     if not isinstance(mel, PairedMel):
         return None
@@ -141,7 +142,7 @@ def spoken_chat(
     """The prompt is what Qwen3-ASR's chat template makes of a sound, with a text for the system.
 
     known: names of the languages; None: all that releases have.  Returns None for a vocabulary
-    without the mark, or a model that hears otherwise."""
+    without the mark, or a model with another audio tower."""
     mel = sound.preparation
     by_text = {each.content: token for token, each in tokenizer.added_tokens.items()}
     if MARK not in by_text or not isinstance(mel, BlockMel):

@@ -17,7 +17,7 @@ def die_with_parent(parent_pid: int | None = None, signum: int = signal.SIGKILL)
     """Has the kernel send `signum` to this process when its parent is gone.
 
     parent_pid: the pid that the parent had when it started us.  If it died before this call, the
-    kernel will never tell, so the signal is raised here.  None: whoever is the parent now.
+    kernel will never tell, so the signal is raised here.  None: the present parent's.
 
     The kernel ties this to the parent's *thread*: the signal also comes when the thread that
     started us ends.  So call it only in children that were started from a thread that lives as

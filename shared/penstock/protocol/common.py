@@ -101,8 +101,8 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     """A digest of all that the answer depends on, and of who may have it: equal ones claim equal
     answers."""
     goes_on: bool = False
-    """Whether its reader has lost an earlier connection: whoever is given the answer there gets no
-    more of it."""
+    """Whether its reader has lost an earlier connection: that reader gets no more of the answer
+    there."""
     retried: bool = False
     """Whether its reader may come again without having got anything (Idempotency-Key)."""
 

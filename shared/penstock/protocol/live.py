@@ -1,4 +1,4 @@
-"""The state that an engine core shows to whoever watches it: for people to read, not for decisions.
+"""The state that an engine core shows to its watchers: for people to read, not for decisions.
 
 Everything here is bounded, whatever the engine core holds, and partial lists come with the total
 number. No prompt or output is included.
@@ -236,7 +236,7 @@ class WorkerView(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot", kw_only=True):
-    """The engine core at one moment. Sent every SNAPSHOT_INTERVAL seconds to whoever has sent
+    """The engine core at one moment. Sent every SNAPSHOT_INTERVAL seconds to all that have sent
     Watch."""
 
     boot: str

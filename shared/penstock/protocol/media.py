@@ -50,7 +50,7 @@ class MediaItem(msgspec.Struct, frozen=True, array_like=True):
     size: int
     """Bytes of the prepared item (see penstock.media.prepared)."""
     digest: str
-    """SHA-256 of the prepared item, hexadecimal, which whoever receives it verifies."""
+    """SHA-256 of the prepared item, hexadecimal; the receiver verifies it."""
     grid: tuple[int, ...] = ()
     """What positions depend on, as the model's family defines it: for M-RoPE (frames, rows,
     columns) in merged patches. Empty where positions just count."""

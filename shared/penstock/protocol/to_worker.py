@@ -225,8 +225,8 @@ class SlotWork(msgspec.Struct, frozen=True, array_like=True):
     """Computes tokens [start, start + count) of a slot, after appending `new_blocks` to its block
     table; with several KV groups, equally many to each group's, one group after another.
 
-    What lies before the tokens that a group's layers see from `start` on is given to others without
-    a word, once the work is settled: whoever computes must not read it.
+    What lies before the tokens that a group's layers see from `start` on is freed without a
+    message, once the work is settled: kernels must not read it.
 
     When start + count reaches the number of the slot's tokens, the worker samples the next token,
     appends it to the slot and reports it. That token's KV is computed by a later plan.

@@ -13,7 +13,7 @@ Rule = Callable[[int, int], bool]
 
 
 def any_free(had: int, free: int) -> bool:
-    """Whoever comes first may have them all."""
+    """Allows any free place: one tenant may have them all."""
     return free > 0
 
 

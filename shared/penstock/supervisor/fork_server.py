@@ -172,7 +172,7 @@ class _Process:
             await self._running
 
     def close(self) -> None:
-        """Who waits for an answer hears that there will be none."""
+        """Closes it; callers that wait for an answer get an error."""
         self._theirs.close()
         self._ours.close()
 
@@ -226,7 +226,7 @@ class _Process:
             process = ForkedProcess(int(pid))  # Empty: it has ended without a fork.
             self._forking = self.child.pid
             process.watch()
-            answering.send(_GO)  # One that doesn't hear that ends, as its place may be filled.
+            answering.send(_GO)  # One that doesn't get that ends, as its place may be filled.
             return process
         return None
 
@@ -311,8 +311,8 @@ def _ended() -> int | None:
 
 
 def serve(fd: int, run: Role, read: Callable[[], None] = lambda: None) -> None:
-    """Forks for whoever has the other end of the socket. Returns when that is closed. read: called
-    when there is more to read for forks; raises nothing."""
+    """Forks for the process at the other end of the socket. Returns when that is closed. read:
+    called when there is more to read for forks; raises nothing."""
     supervisor = os.getppid()
     gc.freeze()  # A collection would write to what forks share.
     with socket.socket(fileno=fd) as asking:

@@ -18,7 +18,7 @@ from penstock.text.given_template import kept_template
 
 
 class Stopped(Exception):
-    """Whoever started us left, or asked to stop, before there was anything to serve."""
+    """The starting program left, or asked to stop, before there was anything to serve."""
 
 
 @dataclass

@@ -55,7 +55,7 @@ class SystemOptions:
     """What `penstock serve` is given in addition to the configuration.
 
     http: whether there are gateways.  endpoints: where engine cores listen.  report: the pipe to
-    whoever started us.
+    the program that started us.
     announce: called once, when ready, with the base URL (empty without http) and the model folder;
     None of several models.  models: the list of several; empty: the one that is configured.
     ahead: processes that wait for what is started here.

@@ -2,8 +2,8 @@
 and in one that waits for its engine core to load the model.
 
 Reading one takes a few tenths of a second of a processor, and its tables some 10 to 100 MB; forks
-share both. They are found by their content: so whoever's engine core serves another model than was
-expected reads its own.
+share both. They are found by their content: a process whose engine core serves another model than
+was expected reads its own.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class ReadMeanwhile:
         self._thread.join()
 
     def forget(self) -> None:
-        """Lets go of what was read, or will be: whoever was to have it has it, or never will."""
+        """Drops what was read or is being read: the processes that need it have it, or never
+        will."""
         with self._changing:
             self._wanted = False
             self._drop()

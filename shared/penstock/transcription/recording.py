@@ -56,7 +56,7 @@ class Recording:
         self.frames = min(-(-samples // mel.hop), self.mel.shape[1])
         self._name = item.name
         self.seed = int(sha256_hex(f"seed of {item.name}".encode())[:8], 16)
-        """Follows from what is heard: the same for the same recording."""
+        """Follows from the recording: the same for the same recording."""
         self._preparation = mel
         self._facts = facts
         self._media = media

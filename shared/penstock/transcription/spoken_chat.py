@@ -43,7 +43,8 @@ class ChatTranscriber:
         self._tokenizer = tokenizer
         self.wishes = wishes
         self.language = language_of(wishes, facts)
-        """Code of the language; None until the first window is heard, and where that has none."""
+        """Code of the language; None until the first window is transcribed, and where that has
+        none."""
         self._before = self._ids(facts.begin) + told_tokens(wishes, tokenizer)
         self._before += [*self._ids(facts.before), media.kinds["audio"].token_id]
         self._after = self._ids(facts.behind)

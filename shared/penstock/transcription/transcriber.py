@@ -134,8 +134,8 @@ def _with_marks(pieces: list[_Piece]) -> list[_Piece]:
 
 
 MOST_WINDOWS = 8
-"""For each length of a window that a recording has. A model that hears no further than a moment in
-each would take thousands; from then on each window counts as heard to its end."""
+"""For each length of a window that a recording has. A model that transcribes only a moment of each
+would take thousands; from then on each window counts as transcribed to its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ class Transcriber:
             seek += found.frames if goes_on else frames
 
     def _first_end(self) -> int:
-        """Frames of the window that the language is heard in."""
+        """Returns the number of frames of the window that the language is detected in."""
         return min(self.facts.window_frames, self._recording.frames)
 
     async def _between_pauses(self) -> AsyncIterator[list[Segment]]:
@@ -310,7 +310,7 @@ class Transcriber:
         return tuple(word.within(low, high) for word in found)
 
 
-# From a window's tokens to segments with times, and how far the window was heard to the end.
+# From a window's tokens to segments with times, and how far the window was transcribed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,8 @@ class SegmentTokens:
 
 
 class WindowSegments(NamedTuple):
-    """pieces: in order.  frames: of the window, that were heard; after them the next begins."""
+    """pieces: in order.  frames: of the window, that were transcribed; after them the next
+    begins."""
 
     pieces: list[SegmentTokens]
     frames: int

@@ -18,11 +18,10 @@ MAX_PROMPT = 16_384
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """language: a code or an English name; None: it is detected.  prompt: text that stands before
-    each window as if it had been said before.  temperature: 0 begins there, and tries higher ones
-    where what comes out isn't to be believed.  seed: of what is drawn; None: above temperature 0
-    another one each time, at 0 one that follows from the recording.  pauses: whether a long
-    recording is cut at quiet places; else each window begins where the one before was heard to its
-    end.
+    each window as if it had been said before.  temperature: 0 begins there, and retries at higher
+    ones where the output is implausible.  seed: of what is drawn; None: above temperature 0 another
+    one each time, at 0 one that follows from the recording.  pauses: whether a long recording is
+    cut at quiet places; else each window begins where the transcript of the one before ended.
     """
 
     language: str | None = None

@@ -32,9 +32,9 @@ class Alive(Protocol):
 
 
 class Heartbeat:
-    """Looks after Hubs and Links, in one thread that is there while it has any.
+    """Sends the beats of servers and clients, in one thread that runs while there are any.
 
-    Whoever closes one need not take it out first: what is closed is not touched.
+    A transport may be closed without taking it out first: closed ones are skipped.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Heartbeat:
         self._wait_for(ending)
 
     def stop(self) -> None:
-        """Ends the thread, whoever is left: at the interpreter's end."""
+        """Ends the thread, even if transports are left: at the interpreter's end."""
         with self._lock:
             self._kept.clear()
             ending = self._end()

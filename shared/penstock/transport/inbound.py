@@ -87,8 +87,8 @@ class Inbound(ABC, Generic[Incoming]):
     A process that works lives too: where its owner has no turn for LATE beat intervals, the
     `heartbeat` thread looks in its stead, so that beats come and go.  What was taken waits.
 
-    lock: held by whoever touches the socket, by the owner also while it waits on it (`zmq.Poller`
-    does touch it).  The owner calls everything here but `keep_alive`, in one thread.
+    lock: held by each thread that uses the socket, by the owner also while it waits on it
+    (`zmq.Poller` does touch it).  The owner calls everything here but `keep_alive`, in one thread.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Inbound(ABC, Generic[Incoming]):
         """Called by the heartbeat's thread: looks at the socket if the owner is late. Returns
         whether the owner should have a turn soon: something was taken, or the session is over."""
         late = now - self._looked >= LATE * self._settings.beat_interval
-        # Whoever holds the lock is the owner, and so not late.
+        # The owner holds the lock, and so isn't late.
         if not late or not self.lock.acquire(blocking=False):
             return False
         try:
@@ -155,7 +155,7 @@ class Inbound(ABC, Generic[Incoming]):
 
     @abstractmethod
     def _accept(self, parts: list[bytes], now: float) -> None:
-        """Takes note of a message that was read, and puts it into the inbox."""
+        """Takes a message that was read, and puts it into the inbox."""
 
     @abstractmethod
     def _event(self, message: Taken) -> Event[Incoming] | None:

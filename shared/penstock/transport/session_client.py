@@ -112,8 +112,8 @@ class SessionClient(Inbound[Incoming]):
         return max(0.0, min(beats, silent) - now)
 
     def due(self) -> bool:
-        """Whether a turn would find something now. Whoever has sent asks this, with the lock: the
-        descriptor of `socket` may already have signalled what came meanwhile."""
+        """Whether a turn would find something now. A thread that has sent asks this, with the lock:
+        the descriptor of `socket` may already have signalled what came meanwhile."""
         with self.lock:
             return self.more or (self.socket is not None and is_readable(self.socket))
 
@@ -293,7 +293,7 @@ class SessionClient(Inbound[Incoming]):
     def _beat(self, now: float) -> None:
         numbering = self._numbering
         if numbering is None or numbering.expected_boot is None or self._last:
-            return  # Nobody has been heard yet, or nobody is there any more.
+            return  # Nothing has been received yet, or the peer is gone.
         share = ALONG if numbering.last_heard >= now else 1.0
         if now - numbering.last_sent >= share * self._settings.beat_interval:
             self._put([numbering.seal(FrameKind.BEAT, now)])

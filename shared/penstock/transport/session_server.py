@@ -164,7 +164,7 @@ class SessionServer(Inbound[Incoming]):
         self._read(self.socket, now)
 
     def _look_for_room(self) -> None:
-        """ZeroMQ doesn't tell that it can't accept whoever dials. Over a Unix socket, libzmq
+        """ZeroMQ doesn't report that it can't accept a connection. Over a Unix socket, libzmq
         (4.3.5) even aborts the process, so the log says beforehand what is missing."""
         try:
             lowest_free = os.dup(self.socket.fileno())

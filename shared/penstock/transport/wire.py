@@ -71,7 +71,7 @@ def unpack_header(header: bytes) -> tuple[bytes, FrameKind, int]:
 
 
 class Numbering:
-    """Numbers both directions of a session from 0 and knows when the peer was last heard.
+    """Numbers both directions of a session from 0 and records when the peer was last heard from.
 
     boot: what outgoing headers carry.  expected_boot: what incoming ones must carry; None while
     unknown (at a client, before the engine's first message).  At a server, told: the owner was
@@ -107,7 +107,7 @@ class Numbering:
         return header
 
     def accept(self, boot: bytes, number: int, now: float) -> None:
-        """Takes note of an incoming message; BadFrame when one before it is missing."""
+        """Checks an incoming message's number; raises BadFrame when one before it is missing."""
         if number != self._received:
             raise BadFrame(f"message {number} came where {self._received} was due")
         first_of_peer = number == 0 and boot == NO_BOOT

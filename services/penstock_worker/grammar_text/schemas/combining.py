@@ -13,7 +13,7 @@ _VALUES = frozenset({"enum", "const"})
 
 
 def part_of_object(**keywords: Any) -> dict[str, Any]:
-    """An object of which more is said elsewhere: it says of itself that it is open."""
+    """Returns an object schema that is a part of another one: explicitly open."""
     return {"type": "object", **keywords, "additionalProperties": True}
 
 

@@ -1,1 +1,1 @@
-"""What computes each form of tower that hears; one is found once a module here defines it."""
+"""The implementation of each form of audio tower; one is found once a module here defines it."""

@@ -17,7 +17,7 @@ class SampleFrames(HearingTower, of=WaveformSpec):
     """A sound's frames of samples as they are (WaveformSpec), where other models have a tower."""
 
     def __init__(self, spec: WaveformSpec, weights: Weights, threads: RowThreads) -> None:
-        """weights: of what the model hears with, whose dtype and device frames get."""
+        """weights: the audio tower's, whose dtype and device frames get."""
         self._dtype, self._device = weights.dtype, weights.device
 
     def work(self, frames: int) -> int:

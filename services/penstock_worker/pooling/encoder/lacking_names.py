@@ -1,4 +1,4 @@
-"""How an encoder's files would call a tensor that they lack, for whoever reads the error."""
+"""The name that an encoder's files would have for a missing tensor, for the error message."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ class TransferCounts:
     """Counts since the model was loaded. Each number is changed by one thread, and read by any."""
 
     fetched: int = 0
-    """Blocks that came from another worker. Whoever uses one compares its digest first."""
+    """Blocks that came from another worker. Their digests are compared before use."""
     fetched_bytes: int = 0
     gone: int = 0
     """Blocks that another one had when it was asked, and no more when they were fetched."""

@@ -1,7 +1,7 @@
 """CurveZMQ between the workers of several engine cores.
 
-They have one key together: the pair in the folder that each has for its own engine core. Whoever
-has it may ask, and is believed to be a worker.
+They have one key together: the pair in the folder that each has for its own engine core. A process
+with that key is taken for a worker.
 """
 
 from __future__ import annotations

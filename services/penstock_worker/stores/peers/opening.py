@@ -261,7 +261,7 @@ class KVServer:
         return layout != self._memory.layout.name
 
     def _send(self, peer: bytes, answer: HasKV | KVPart) -> None:
-        """Whoever is gone, or doesn't read, gets nothing."""
+        """Sends an answer. A peer that is gone, or doesn't read, gets nothing."""
         try:
             self._socket.send_multipart([peer, _encoder.encode(answer)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -272,7 +272,7 @@ class BlockMemory:
     """A KVStore. What was not used for longest leaves it."""
 
     num_damaged = 0
-    """Whoever reads compares digests."""
+    """Always 0: the reader compares digests."""
 
     def __init__(self, layout: StoredLayout, limit_bytes: int) -> None:
         """Raises StartupError where no block fits."""

@@ -1,5 +1,5 @@
-"""What Gemma 3n sees with: MobileNet V5, embeddings of the tower's own vocabulary, one of which
-ends a picture, and Gemma 3n. What it hears with is in penstock.families.gemma3n_audio.
+"""Gemma 3n with its vision tower: MobileNet V5, embeddings of the tower's own vocabulary, one of
+which ends a picture, and Gemma 3n. Its audio tower is in penstock.families.gemma3n_audio.
 
 Sources: Gemma team, "Gemma 3n", 2025; keys: transformers' Gemma3nVisionConfig; blocks: timm's
 `mobilenetv5_300m_enc`, which no file says.

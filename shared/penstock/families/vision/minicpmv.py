@@ -2,7 +2,7 @@
 any form, learned queries that see all patches of a slice, and Qwen2's, Llama's or Qwen3's decoder.
 
 config.json has no section about the decoder and doesn't name it: its version tells which it is.
-What MiniCPM-o hears and speaks with isn't read.
+MiniCPM-o's audio and speech parts aren't read.
 
 Sources: Yao et al., "MiniCPM-V: a GPT-4V level MLLM on your phone", 2024; OpenBMB, "MiniCPM-V 4.5",
 2025; the makers' code.

@@ -1,5 +1,5 @@
-"""Qwen2.5-Omni as far as it sees, hears and writes (its "thinker"): Qwen2.5-VL's tower and decoder,
-and Whisper's encoder over blocks (`penstock.families.audio`). What speaks isn't read. Pictures and
+"""Qwen2.5-Omni's "thinker" (pictures and sounds in, text out): Qwen2.5-VL's tower and decoder, and
+Whisper's encoder over blocks (`penstock.families.audio`). The speech part isn't read. Pictures and
 sounds are served; videos, whose positions go by time, aren't.
 
 Source: Qwen team, "Qwen2.5-Omni technical report", 2025.

@@ -1,7 +1,7 @@
-"""Qwen3-Omni as far as it sees, hears and writes (its "thinker"): Qwen3-VL's tower, whose layers
-give the decoder's first ones something, too, Qwen3-ASR's encoder of blocks (`qwen3_asr.py`), and
-Qwen 3 with experts, whose tokens have positions of three numbers. What speaks isn't read. Pictures
-and sounds are served; videos, whose positions go by time, aren't.
+"""Qwen3-Omni's "thinker" (pictures and sounds in, text out): Qwen3-VL's tower, whose layers give
+the decoder's first ones something, too, Qwen3-ASR's encoder of blocks (`qwen3_asr.py`), and Qwen 3
+with experts, whose tokens have positions of three numbers. The speech part isn't read. Pictures and
+sounds are served; videos, whose positions go by time, aren't.
 
 Source: Qwen team, "Qwen3-Omni technical report", 2025.
 """

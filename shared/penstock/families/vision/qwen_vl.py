@@ -157,7 +157,7 @@ def _read_2_5(fields: Fields, section: Fields, text: ModelConfig) -> VisionSpec:
 
 
 def read_tower(section: Fields, text: ModelConfig) -> VisionSpec:
-    """What Qwen2.5-VL sees with. Raises UnsupportedModel."""
+    """Returns Qwen2.5-VL's vision tower. Raises UnsupportedModel."""
     section = section.completed(
         depth=32,
         hidden_size=3584,
@@ -311,7 +311,7 @@ def _experts(fields: Fields) -> ModelConfig:
 
 
 def table_tower(section: Fields, text: ModelConfig) -> VisionSpec:
-    """What Qwen3-VL and Qwen3.5 see with, without levels of DeepStack."""
+    """Returns the vision tower of Qwen3-VL and Qwen3.5, without levels of DeepStack."""
     section = section.completed(
         depth=27,
         hidden_size=1152,

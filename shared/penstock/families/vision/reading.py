@@ -65,7 +65,7 @@ class VisionFamily(TowerFamily):
     makers: Makers | None = None
     """None: makers' files are as transformers has them."""
     may_be_blind: bool = False
-    """Whether a config.json without a section about the tower is of a model that hears alone."""
+    """Whether a config.json without a section about the tower is of a model with audio only."""
 
     SECTION: ClassVar[str] = VISION
     PART: ClassVar[str] = "vision"

@@ -1,4 +1,4 @@
-"""What a GGUF model sees or hears with, of a file of its own: llama.cpp's mmproj."""
+"""A GGUF model's vision and audio towers, in a file of their own: llama.cpp's mmproj."""
 
 from penstock.prepare.mmproj.reading import EARS, KINDS, read_mmproj
 

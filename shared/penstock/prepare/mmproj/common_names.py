@@ -20,7 +20,8 @@ IN_LAYER: TowerNames = {
 }
 """Modules of a layer."""
 NOT_SEEN: TowerNames = dict.fromkeys(("a", "mm.a", "v.token_embd.img_break", "v.head"))
-"""What a model hears with; a row of the decoder's own table; what pools SigLIP's patches."""
+"""Tensors that aren't the vision tower's: the audio tower; a row of the decoder's own table; what
+pools SigLIP's patches."""
 TOWER: TowerNames = {
     **NOT_SEEN,
     "v.class_embd": "class_embedding",

@@ -1,5 +1,5 @@
-"""What mmproj files of Gemma 3, 3n and 4 see with, and the tower that Gemma 3 shares with others:
-SigLIP's."""
+"""The vision towers of Gemma 3, 3n and 4 in mmproj files, and the tower that Gemma 3 shares with
+others: SigLIP's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mmproj files of Gemma 3n and 4 hear with."""
+"""The audio towers of Gemma 3n and 4 in mmproj files."""
 
 from __future__ import annotations
 

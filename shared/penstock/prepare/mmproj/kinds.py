@@ -24,7 +24,7 @@ class MmprojKind:
     decoders: tuple[str, ...]
     """The families of their decoders; empty: any."""
     read: Callable[[MmprojFile, MmprojTokens], tuple[VisionSpec | AudioSpec, Kinds]]
-    """Makes of the file what the model sees or hears with, and how media are prepared."""
+    """Returns the file's vision or audio encoder, and how media are prepared."""
     names: TowerNames
     """Names of its tensors."""
     hears: bool = False
@@ -34,15 +34,14 @@ class MmprojKind:
     counted: bool = False
     """Whether positions are one number, whatever the decoder's file says of sections."""
     ears: str = ""
-    """The projector of what the model hears with besides, if the file holds that; "": no such file
-    does."""
+    """The projector type of the audio tower that the file may also hold; "": no such file does."""
     transcribes: Callable[[KindFacts, MmprojTokens], SpokenChat | None] | None = None
     """Says how the model is asked for transcripts; None: it isn't."""
 
 
 @dataclass(frozen=True)
 class MmprojEars:
-    """What a file that is read as another kind's holds to hear with."""
+    """The audio tower in a file that is read as another kind's."""
 
     name: str
     """clip.audio.projector_type, or clip.projector_type where that is of both towers."""

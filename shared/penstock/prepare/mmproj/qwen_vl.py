@@ -1,4 +1,5 @@
-"""What mmproj files of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2.5-Omni and Qwen3-Omni see with."""
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Qwen2.5-Omni and Qwen3-Omni in mmproj
+files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""mmproj files of models that hear: Qwen2-Audio and Voxtral, which have Whisper's encoder,
-Qwen3-ASR, what Qwen2.5-Omni and Qwen3-Omni hear with, and Granite Speech."""
+"""Audio towers in mmproj files: Qwen2-Audio and Voxtral, which have Whisper's encoder, Qwen3-ASR,
+Qwen2.5-Omni, Qwen3-Omni, and Granite Speech."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def qwen2_audio(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kin
 
 
 def qwen2_5_omni_sounds(found: MmprojFile, tokens: MmprojTokens) -> tuple[AudioSpec, Kinds]:
-    """Reads Qwen2.5-Omni's, which hears as Qwen2-Audio does, but in blocks."""
+    """Reads Qwen2.5-Omni's tower, which is Qwen2-Audio's, but in blocks."""
     tower = replace(_tower(found, pooled=True), block=OMNI_BLOCK)
     if tower.hidden_size % 2 or 2 * tower.positions < OMNI_BLOCK:
         raise UnsupportedModel(

@@ -288,7 +288,7 @@ class ModelsSocket:
             writer.close()
 
     def tell(self, holder: int, message: FromSupervisor) -> None:
-        """Whoever has gone meanwhile hears nothing."""
+        """Sends a message to a holder; does nothing if it has gone meanwhile."""
         writer = self._writers.get(holder)
         if writer is None or writer.is_closing():
             return

@@ -104,8 +104,8 @@ class UniqueItems(Feature):
 
 
 def _followed(node: dict[str, Any], values: list[Any] | None, context: Context) -> list[Schema]:
-    """A mark for whoever follows the output, who has to find out at an item's last character that
-    it is another one's: of arrays and objects it would be too late then."""
+    """A mark for the check that follows the output, which has to find out at an item's last
+    character that it is another one's: of arrays and objects it would be too late then."""
     every = [*node.get("prefixItems", ()), node.get("items", True)]
     scalars = [kind for kind in TYPES if kind not in ("array", "object")]
     if not all(context.kinds(each) & {*scalars} or each is False for each in every):
