@@ -129,7 +129,7 @@ class EngineCore:
         return self.state.draining
 
     def may_leave(self, now: float) -> bool:
-        """Whether it was asked to leave, and nobody needs it any more."""
+        """Whether it was asked to leave, and its peers don't need it any more."""
         return self.state.drain.may_leave(now, has_open=self.has_open_requests)
 
     @property
@@ -256,7 +256,7 @@ class EngineCore:
                 self.state.workers.send(plan)
             self._save_rest()
         except MemoryError:
-            raise  # Nobody's fault that is in the step: another process may have the room.
+            raise  # No sequence's fault: another process may have the memory.
         except Exception:
             log.error("internal error", exception=True, handling="plan")
             self._rebuild()
@@ -297,7 +297,8 @@ class EngineCore:
 
     @property
     def _num_fetching(self) -> int:
-        """Blocks that nobody's sequence holds, as they are being filled from disk."""
+        """Returns the number of blocks that no sequence holds, as they are being filled from
+        disk."""
         cache = self.state.scheduling.cache
         return 0 if cache is None else cache.num_fetching
 

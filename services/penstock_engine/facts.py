@@ -174,9 +174,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """What drafts tokens; None: nothing does. What nobody asked for is left out where it isn't
-        known to cost nothing: states of recurrent layers would be held once more for each draft,
-        ranks would wait for one another, and speech hardly repeats its prompt."""
+        """What drafts tokens; None: nothing does. By default drafts are off where they may cost
+        something: states of recurrent layers would be held once more for each draft, ranks would
+        wait for one another, and speech hardly repeats its prompt."""
         asked = self.config.speculation.config
         model = self.model
         if asked is None or self.pooling is not None or isinstance(model.config, EncoderConfig):
@@ -201,8 +201,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hub_id(self) -> str:
-        """The model's name on the hub; empty for files that came from elsewhere, whose path is
-        nobody's business."""
+        """Returns the model's name on the hub; empty for files from elsewhere, whose path is
+        private."""
         return "" if self.model.source.startswith("/") else self.model.source
 
     @property

@@ -112,7 +112,7 @@ def _connect() -> None:
 
 
 def _knock(address: str) -> None:
-    """Raises Unavailable where nobody listens at HOST:PORT: Ray would look for minutes."""
+    """Raises Unavailable where nothing listens at HOST:PORT: Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return

@@ -82,7 +82,7 @@ class Calls:
         return ring is None or ring.find(key_scope(metadata)) is not None
 
     def tenant_of(self, metadata: Metadata) -> str:
-        """Whose a call is, before an endpoint has it; empty for nobody's."""
+        """Returns the tenant of a call before an endpoint has it; empty for none."""
         scope, ring = key_scope(metadata), self.service.ring
         key = None if ring is None else ring.find(scope)
         return tenant_of(scope) if key is None else key.tenant_name

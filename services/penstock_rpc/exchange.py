@@ -158,7 +158,7 @@ class RunningCalls:
     @contextmanager
     def known_as(self, exchange: AppExchange, request_id: str) -> Iterator[None]:
         """Lets the exchange be aborted by its id while the context is open. request_id: empty for
-        one that nobody can abort."""
+        one that can't be aborted."""
         if not request_id:
             yield
             return

@@ -1,4 +1,4 @@
-"""A step that goes on when nobody wants it any more."""
+"""A step that is still being computed when its result isn't needed any more."""
 
 from __future__ import annotations
 

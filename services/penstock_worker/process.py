@@ -37,7 +37,8 @@ RANKS = {
     # process by itself where NCCL reports an error, or by clocks of its own.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
-    # While capturing CUDA graphs, ranks wait for nobody: a capture may fail on one of them.
+    # While capturing CUDA graphs, ranks don't wait for each other: a capture may fail on one of
+    # them.
     "NCCL_GRAPH_REGISTER": "0",
     "NCCL_RUNTIME_CONNECT": "0",
     # A peer that leaves is logged in this worker's words, without pages of frames.

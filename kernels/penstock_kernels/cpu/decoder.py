@@ -239,7 +239,8 @@ class Decoder:
     def watch(self) -> np.ndarray:
         """From now on, steps add to what is returned, [threads, phases, 2] int64: nanoseconds that
         each thread computed in each of the program's phases, and those that it waited for the
-        others. Nobody looks at a clock before. All threads compute the steps from then on."""
+        others. Before this call, steps read no clock. All threads compute the steps from then
+        on."""
         self._threads = [ThreadCount(self.threads, steady=True) for _ in self._threads]
         self._ticks = np.zeros((self.threads, len(self._phases), 2), dtype=np.int64)
         self._arguments.struct.ticks = self._ticks.ctypes.data

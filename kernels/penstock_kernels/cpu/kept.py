@@ -43,8 +43,8 @@ def checksum(key: bytes, payload: Contents) -> bytes:
 
 
 def keep(fd: int, offset: int, key: bytes, header: bytes, payload: Contents, *, idle: bool) -> None:
-    """Writes header, checksum and payload there, the header last. Raises OSError. idle: only in
-    time that nobody else wants; the caller waits, without the interpreter's lock."""
+    """Writes header, checksum and payload there, the header last. Raises OSError. idle: at idle
+    priority; the caller waits, without the interpreter's lock."""
     kept = PkKept(
         fd,
         len(key),

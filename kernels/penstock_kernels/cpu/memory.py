@@ -89,8 +89,8 @@ class Scratch:
 
 
 class LargeArrays:
-    """Arrays one after the other, of which large ones have the same memory where nobody has the
-    earlier one any more. What is kept is as large as the largest one was."""
+    """Arrays one after the other; large ones reuse the memory of the earlier one once that has no
+    references. What is kept is as large as the largest one was."""
 
     def __init__(self) -> None:
         self._kept = np.empty(0, np.float32)

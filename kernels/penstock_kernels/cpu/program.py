@@ -154,7 +154,7 @@ class Phase:
     """Which of LowRankTargets belongs to the first of `matrices`, the next ones to the others; -1:
     adapters change none."""
     only_wanted: bool = False
-    """Whether rows that nobody wants may be left out; of HEADS, their queries."""
+    """Whether rows whose output isn't needed may be left out; of HEADS, their queries."""
     beside: Buffer = Buffer.RESIDUAL
     """What GATE_BY and JOIN_PATH read as well, and PLACE_ENTRIES rotates as well."""
     activation: str = "silu"

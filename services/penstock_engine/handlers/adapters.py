@@ -81,8 +81,8 @@ class AdapterHandler:
             frontend.reply(Adapters(changed))
 
     def answered(self, message: AdapterReady | AdapterFailed, rank: int, now: float) -> None:
-        """What a rank says of an adapter. One that it can't use ends those who ask for it, and
-        nobody else."""
+        """Handles a rank's answer about an adapter. One that it can't use ends the requests for it,
+        and no others."""
         if isinstance(message, AdapterReady):
             self._state.adapters.ready(message.adapter, rank, now)
             return

@@ -44,7 +44,7 @@ class Adoption:
         return True
 
     def expire(self, now: float) -> None:
-        """Ends what nobody has gone on with in time, and readers whose time is over."""
+        """Ends requests that no reader has adopted in time, and readers past their deadline."""
         for request in self._state.kept_answers.over(now):
             self._finisher.close(request)
         for reader in self._state.shared_answers.deadlines.over(now):
@@ -77,7 +77,7 @@ class Adoption:
             self._finisher.end_all(request, end)
 
     def _end_unread(self, request: Request) -> None:
-        """Ends sequences that nobody reads any more, while others of the request are read."""
+        """Ends sequences without readers, while others of the request are read."""
         for sequence in list(request.sequences.values()):
             read = any(sequence.index in reader.open for reader in request.readers)
             if not read and not sequence.finished:
@@ -101,8 +101,8 @@ class Adoption:
         self._finisher.end(request.sequences[index], SequenceState.FINISHED_STOPPED)
 
     def gives_way(self, tenant: str) -> bool:
-        """Whether something of the tenant's has ended that nobody reads, as it may have no more
-        open: the oldest does."""
+        """Ends the tenant's oldest request without a reader, as it may have no more open. Returns
+        whether there was one."""
         oldest = self._state.kept_answers.oldest_of(tenant)
         if oldest is not None:
             self._finisher.close(oldest)
@@ -117,7 +117,7 @@ class Adoption:
         found = book.find(claim.digest)
         if found is None or found.kept is None:
             return False
-        # What has had several readers is only joined: nobody knows which of them comes again.
+        # What has had several readers is only joined: it is unknown which of them comes again.
         alone = not found.kept.joined and (claim.goes_on or found.session == NOBODY)
         if not (found.ended or alone) or not self._may_have(submit, found, ahead=False):
             return False

@@ -60,7 +60,7 @@ class DiskKVHandler:
         self._prefetcher = Prefetcher(state)
 
     def answered(self, message: FoundKV | FetchedKV, rank: int) -> None:
-        """Raises UnfitAnswer for one that nobody asked for."""
+        """Handles an answer of the store. Raises UnfitAnswer for one that wasn't asked for."""
         disk = self._state.disk_kv
         if isinstance(message, FoundKV):
             fetch = disk.found(message, rank)

@@ -125,7 +125,7 @@ class Finisher:
         return True
 
     def close_session(self, session: bytes) -> None:
-        """Forgets a front end; its requests are nobody's."""
+        """Removes a front end; its requests have no reader any more."""
         frontend = self._state.frontends.get(session)
         if frontend is not None:
             for request in list(frontend.requests.values()):

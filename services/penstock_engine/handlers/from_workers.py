@@ -274,7 +274,7 @@ class FromWorkers:
             self.drop(HEARD, self._loss_cause())
         self._state.workers.final = fault.final
         if fault.final:
-            # Nobody will ever serve these.
+            # These will never be served.
             for request in list(self._state.frontends.requests()):
                 self._finisher.end_all(
                     request, SequenceState.FINISHED_FAILED, error=self._state.workers.fault

@@ -1,4 +1,4 @@
-"""A model that nobody asks for gives its memory back, and is back for the next request."""
+"""Puts an idle model to sleep, which frees its memory, and wakes it for the next request."""
 
 from __future__ import annotations
 

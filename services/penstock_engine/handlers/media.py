@@ -104,8 +104,8 @@ class MediaHandler:
     def answered(
         self, message: MediaTaken | MediaReady | MediaFailed, rank: int, now: float
     ) -> None:
-        """What a rank says of an item. One that it can't use ends those who need it, and nobody
-        else."""
+        """Handles a rank's answer about an item. One that it can't use ends the requests that need
+        it, and no others."""
         exchange = self._state.media.exchange
         if isinstance(message, MediaFailed):
             failed = exchange.answered(message.name, rank, now, message.reason, message.code)

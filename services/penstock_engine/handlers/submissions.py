@@ -70,7 +70,7 @@ class Submissions:
 
     def _refusal(self, submit: Submit, found: Request | None, now: float) -> Rejected | None:
         """Returns the rejection of a valid request that isn't accepted now; None otherwise. found:
-        its answer is computed already, so it takes no room; of what nobody reads, no place."""
+        its answer is computed already, so it takes no room, and no place if it has no reader."""
         if found is not None:
             free = submit.resumed or found.session == NOBODY
             return None if free else self._admission.over_limit(submit, now)
@@ -158,7 +158,7 @@ class Submissions:
     def _accept(self, frontend: FrontendSession, submit: Submit, now: float) -> None:
         self._arrivals += 1
         root = self._root(submit)
-        # Without prefix caching each request has a root of its own: nobody could use its tokens.
+        # Without prefix caching each request has a root of its own: no other could use its tokens.
         shares, generation = self._state.shares_prefixes, self._state.facts.model.generation
         request = Request(
             frontend.session,
@@ -222,8 +222,8 @@ class Submissions:
         return root_key("request", str(self._arrivals))
 
     def _media_of(self, submit: Submit) -> RequestMedia | None:
-        """The request's media, renamed so that only those share an encoding who may: the same
-        tenant and salt, or nobody if there is no encoder cache. None for a prompt of text."""
+        """The request's media, renamed so that encodings are shared only within a tenant and salt,
+        or not at all if there is no encoder cache. None for a prompt of text."""
         if submit.media is None:
             return None
         root = root_key("request", str(self._arrivals))

@@ -1,8 +1,8 @@
 """The KV cache's books: blocks, what is in them, and the copies that a worker has to make.
 
-A block that nobody holds keeps its contents until it is taken for something else, and can be found
-by its key until then; after that in the host tier, if there is one.  A key is published only when
-the step that computed the block is settled.
+A free block keeps its contents until it is reused, and can be found by its key until then; after
+that in the host tier, if there is one.  A key is published only when the step that computed the
+block is settled.
 
 Copies are one list in order: the worker carries it out, in that order, before a step computes, so a
 block may be evicted to the host and filled again within the same plan.
@@ -264,8 +264,8 @@ class KVCache:
         return blocks
 
     def end_fetch(self, number: int, keys: Sequence[bytes]) -> None:
-        """The fetch's leading blocks have the contents of these keys, and can be found. Nobody
-        holds any of its blocks any more."""
+        """The fetch's leading blocks have the contents of these keys, and can be found. All its
+        blocks are free."""
         blocks = self._fetching.pop(number)
         for block, key in zip(blocks, keys, strict=False):
             if key not in self._block_of:

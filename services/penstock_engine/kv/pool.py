@@ -25,7 +25,7 @@ class OutOfBlocks(Exception):
 
 
 class BrokenState(Exception):
-    """The books don't balance: a block was lost, freed twice, or is held by nobody."""
+    """The books don't balance: a block was lost, freed twice, or is held without an owner."""
 
 
 class BlockPool:

@@ -315,7 +315,7 @@ class StepLog:
         self._flying.clear()
 
     def clear(self) -> None:
-        """Forgets everything: nobody watches."""
+        """Drops everything: nobody watches."""
         self._flying.clear()
         self._settled.clear()
         self.tenants.clear()

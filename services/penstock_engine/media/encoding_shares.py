@@ -87,7 +87,7 @@ def _first_needing(sequence: Sequence, entry: MediaEntry) -> int:
 
 
 UNKNOWN = 100
-"""Millions of multiplications that a step may encode while nobody knows what they take."""
+"""Millions of multiplications that a step may encode until their cost is known."""
 
 WEIGHT = 0.25
 """Weight of the newest step in what is known."""
@@ -160,7 +160,7 @@ class PlannedEncodings:
         return [name for name, users in self._users.items() if not users]
 
     def take_back(self, entry: MediaEntry) -> None:
-        """The plan doesn't have it encoded after all, and nobody is charged for it."""
+        """The plan doesn't encode it after all, so no tenant is charged for it."""
         del self._users[entry.name]
         first = self._first.pop(entry.name)
         if first in self._costs:

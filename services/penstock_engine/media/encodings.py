@@ -12,12 +12,12 @@ from penstock_engine.request.request import Sequence
 
 
 class Encodings:
-    """Rows of encodings under a budget. The least recently used go first, those that nobody who is
-    known needs before others; those that a sequence which runs is in the middle of never.
+    """Rows of encodings under a budget. The least recently used go first, unneeded ones before
+    those that a known request needs; those that a running sequence is in the middle of never.
 
-    A sequence gets room for all rows that it needs at the same time, or for none.  Who runs and
-    finds no room is the next to get some: so no two hold half of what both need, and nobody is
-    passed by for ever.
+    A sequence gets room for all rows that it needs at the same time, or for none.  A running
+    sequence that finds no room is the next to get some: so no two hold half of what both need, and
+    none starves.
 
     An item whose encoding is long is divided over steps. Only one at a time is unfinished, so
     workers keep one such state; it must be finished before another item begins. It continues while
@@ -44,7 +44,7 @@ class Encodings:
         self._on_drop = on_drop
         self._pinned: dict[Sequence, list[MediaEntry]] = {}
         self._free: OrderedDict[str, MediaEntry] = OrderedDict()
-        """Encoded, without pins, and needed by nobody: the longest unused first."""
+        """Encoded, without pins and not needed, the longest unused first."""
         self._wanted: OrderedDict[str, MediaEntry] = OrderedDict()
         """Encoded, without pins, and needed later."""
         self._next: Sequence | None = None

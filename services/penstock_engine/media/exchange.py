@@ -242,8 +242,8 @@ class MediaExchange:
         return failed
 
     def bury(self, entry: MediaEntry) -> None:
-        """Lets nobody ask for the item before the steps that are in flight are settled: one of them
-        may have it encoded."""
+        """Blocks use of the item until the steps in flight are settled: one of them may encode
+        it."""
         self._graves[entry.name] = self._scheduling.last_step
 
     def is_buried(self, entry: MediaEntry) -> bool:

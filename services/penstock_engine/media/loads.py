@@ -23,11 +23,11 @@ class Loads:
     """Asks front ends for items and passes them on, unread.
 
     Their bytes have a budget, from the moment at which an item is asked for until the step that
-    encodes it is settled: so however many requests wait, the workers hold no more.  What nobody
-    needs any more stays until the room is wanted, the longest unused first.
+    encodes it is settled: so however many requests wait, the workers hold no more.  What is no
+    longer needed stays until the room is needed, the longest unused first.
 
-    A worker answers whatever it is sent; until it has, an item that nobody wants any more is left
-    alone, and goes on from where it was for the next who wants it.
+    A worker answers every message; until it has, an item that isn't needed any more is left as it
+    is, and continues from there for the next request that needs it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Loads:
         self._asked: OrderedDict[str, MediaEntry] = OrderedDict()
         """The longest asked for first."""
         self._idle: OrderedDict[str, MediaEntry] = OrderedDict()
-        """Loaded, and held by nobody."""
+        """Loaded, without holders."""
         self._idle_bytes = 0
         self._planned_bytes = 0  # of items that the plan has encoded which is being made
         self._sent_bytes: deque[tuple[int, int]] = deque()

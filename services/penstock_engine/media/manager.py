@@ -134,7 +134,7 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         step."""
         self._ask(now)
         if self.loads.num_asked and not self._scheduling.in_flight:
-            self._workers.progressed(now)  # Nobody waits for them, but for front ends.
+            self._workers.progressed(now)  # Only front ends are waited for, not workers.
 
     def _ask(self, now: float) -> None:
         self.loads.settled(self._scheduling.last_settled)

@@ -117,8 +117,8 @@ class Earliest:
 class Accounts:
     """All tenants that have work, and those without that have had more than their share.
 
-    credit: cost of the work that a tenant may have saved up by not asking for its share.  What it
-    did not ask for beyond that is gone: nobody collects a claim to all of the machine.
+    credit: cost of the work that a tenant may have saved up by not asking for its share.  Unused
+    share beyond that is lost, so that no tenant saves up a claim to the whole machine.
     """
 
     def __init__(self, tenants: Tenants, order: QueueOrder, credit: int) -> None:
@@ -189,7 +189,7 @@ class Accounts:
             return
         del self._accounts[name]
         if not self._accounts:
-            self._debtors.clear()  # Nobody is kept from anything: all debts are forgiven.
+            self._debtors.clear()  # Nothing runs that debts could delay: all are forgiven.
             self._now = max(self._now, account.time)
         elif account.time > self._start_time(account):
             self._debtors[name] = account
@@ -200,7 +200,7 @@ class Accounts:
         account = self._accounts[name]
         account.time += cost * SCALE // account.weight
         if not self.num_waiting and account.time > self._now:
-            # Nobody waits: a new tenant starts level with the one that has had most, less the
+            # No tenant waits: a new one starts level with the one that has had most, less the
             # credit.
             self._now = account.time
 

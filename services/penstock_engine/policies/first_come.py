@@ -61,8 +61,8 @@ class OneLine(Policy):
 
 
 class FirstCome(OneLine):
-    """Serves requests in the order in which they were accepted, but for those in the background:
-    nobody else has a priority here."""
+    """Serves requests in the order in which they were accepted, except those in the background:
+    there are no other priorities."""
 
     name = "fcfs"
 

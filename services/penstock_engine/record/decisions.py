@@ -34,7 +34,7 @@ def decision_of(effects: Effects) -> Decision | None:
     parts = [getattr(effects, name) for name in PARTS]
     if not any(parts):
         return None
-    # What chunks of media hold is nobody's decision, and not recorded.
+    # The contents of media chunks are no decision, and not recorded.
     parts[0] = [(session, message, ()) for session, message, _ in effects.to_workers]
     return Decision(
         [_digest(part) if part else b"" for part in parts],

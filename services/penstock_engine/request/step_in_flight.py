@@ -32,7 +32,7 @@ class PlannedMedia:
 
 
 NO_MEDIA = PlannedMedia()
-"""The media of every step that encodes nothing. Nobody may change it."""
+"""The media of every step that encodes nothing. Shared: must not be changed."""
 
 
 class UnfitResult(Exception):
@@ -73,7 +73,7 @@ class StepInFlight:
         self.items = items
         """(sequence, tokens computed once it is settled, whether it samples), in the plan's order.
         The tokens leave out drafts that were kept: add SequenceProgress.kept."""
-        self.alone = alone  # one suspect, or what nobody waits for, has the step to itself
+        self.alone = alone  # one suspect or a replay has the step to itself
         self.tokens = tokens  # that it computes, drafts included
         self.decodes = decodes  # of these, those of sequences that it gives one
         self.media = media or NO_MEDIA  # that it encodes

@@ -18,9 +18,8 @@ logits of (`Drafting`)."""
 class Drafter:
     """Gives out what a step has left, once all else has got what it wants.
 
-    So drafts are never a reason to preempt or to refuse anybody.  They take tokens of the budget
-    that nobody wants, and blocks as long as nobody waits for some and enough are left for those
-    that run.
+    So drafts are never a reason to preempt or to refuse anybody.  They take spare tokens of the
+    budget, and blocks as long as no sequence waits for some and enough are left for those that run.
     """
 
     def __init__(self, state: SchedulerState) -> None:
@@ -77,7 +76,7 @@ class Drafter:
         return min(proposed, longest - end - progress.drafts - 1)
 
     def _draft_claimed(self, slot: int, builder: StepBuilder) -> None:
-        """Gives a slot as much of its claimed output as fits: nobody has to find out whether that
+        """Gives a slot as much of its claimed output as fits, without learning whether that
         pays."""
         sequence, _, end, _ = builder.items[slot]
         request = sequence.request

@@ -16,8 +16,8 @@ from penstock_engine.request.step_in_flight import PlannedMedia
 
 
 class SchedulerFeature:
-    """The hooks of a feature, each of which keeps nobody from anything. A subclass overrides those
-    that it needs."""
+    """The hooks of a feature, which do nothing by default. A subclass overrides those that it
+    needs."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class SchedulerFeature:
         prepared for them."""
 
     def fill(self, builder: StepBuilder) -> None:
-        """Adds something to a step that nobody else wants."""
+        """Adds something to a step that would be empty otherwise."""
 
     def take_media(self) -> PlannedMedia:
         """What the plan that is made now tells workers. At most one feature has media."""

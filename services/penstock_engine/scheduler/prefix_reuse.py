@@ -41,7 +41,7 @@ class PrefixReuse:
     def __init__(
         self, cache: KVCache, groups: KVGroups, budget: int, *, whole_spans: bool = False
     ) -> None:
-        """budget: tokens of a step.  whole_spans: nobody starts within a span of media."""
+        """budget: tokens of a step.  whole_spans: no sequence starts within a span of media."""
         self._cache = cache
         self._groups = groups
         self._budget = budget

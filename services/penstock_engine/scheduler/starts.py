@@ -49,9 +49,9 @@ class Headroom:
 
 
 def next_starts(state: SchedulerState) -> list[Sequence]:
-    """Waiting sequences for which a slot and blocks are free, in order: they wait for the next
-    steps, and for nobody to end. What they share with others is not counted, so there may be more
-    of them."""
+    """Waiting sequences for which a slot and blocks are free, in order: they start in the next
+    steps, without waiting for others to end. What they share with others is not counted, so there
+    may be more of them."""
     most = len(state.free_slots) if state.pool is not None and state.suspect is None else 0
     looked = min(LOOKED_AT_FIRST, most)
     while True:
@@ -148,7 +148,8 @@ class StartFinder:
 
 
 class SpareRoom:
-    """Blocks are given as long as nobody waits for some and enough are left for those that run."""
+    """Blocks are given as long as no sequence waits for some and enough are left for those that
+    run."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state

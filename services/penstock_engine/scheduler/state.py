@@ -1,6 +1,6 @@
 """Who waits, who holds a slot and KV blocks, and what the results of steps do to them.
 
-Charter: this file chooses nobody.  It knows tokens, blocks and slots; sessions, messages to front
+Charter: this file makes no choices.  It knows tokens, blocks and slots; sessions, messages to front
 ends and stop rules are the core's.
 """
 
@@ -60,7 +60,7 @@ class SchedulerState(ReportsStatus):
         policy: Policy,
         session_share: float = 0.0,
     ) -> None:
-        """session_share: of the pool, that sessions' blocks may take which nobody holds."""
+        """session_share: of the pool, that free blocks kept for sessions may take."""
         self.policy = policy
         self._session_share = session_share
         self.block_size = block_size
@@ -96,8 +96,8 @@ class SchedulerState(ReportsStatus):
         self.features = SchedulerFeatures()
         """What else counts where sequences start and steps are made."""
         self.replayed: Sequence | None = None
-        """Runs without anybody's having asked for it, in steps that nobody else wants; in neither
-        the queue nor the policy."""
+        """Runs without a request, in steps that would be empty otherwise; in neither the queue nor
+        the policy."""
         self.short: Sequence | None = None
         """The sequence whose next tokens must be computed in one step, and for which the latest
         step was too short. It is served first in the next step, by itself if need be."""
@@ -108,7 +108,7 @@ class SchedulerState(ReportsStatus):
         self.goes_on = False
         """Whether the worker computes extra steps without a plan for each."""
         self.holds_starts = False
-        """Whether nobody starts for now."""
+        """Whether starts are paused for now."""
         self.prefix_reuse: PrefixReuse | None = None
         self.in_flight: deque[StepInFlight] = deque()
         """Steps that were sent, and are not settled, the oldest first."""

@@ -18,7 +18,7 @@ class Drain(HasDeadline, ReportsStatus, Restless):
     their open requests elsewhere."""
 
     def __init__(self, cache: CacheSettings) -> None:
-        # Without an endpoint nobody could fetch anything: what goes on elsewhere is computed again.
+        # Without an endpoint no KV could be fetched: what goes on elsewhere is computed again.
         self._patience = cache.kv_handover_seconds if cache.kv_endpoint else math.inf
         self.began: float | None = None
         self.hands_over = False

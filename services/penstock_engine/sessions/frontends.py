@@ -155,7 +155,7 @@ class Frontends(HasDeadline, ReportsStatus):
     def __init__(self) -> None:
         self.open_requests = OpenRequests()  # of all sessions, counted by tenant
         self.deadlines: Deadlines[Request] = Deadlines()  # of these requests
-        self.orphanage = Orphanage()  # requests that nobody waits for at the moment
+        self.orphanage = Orphanage()  # requests without a reader at the moment
         self.shared: FrontendSession | None = None  # what stands in for those of several readers
         self.has_newcomers = False  # whether some session was sent no Status yet
         self._sessions: dict[bytes, FrontendSession] = {}

@@ -200,8 +200,8 @@ class KeptAnswers(HasDeadline):
         return found
 
     def computed_with(self, fingerprint: str) -> None:
-        """Workers are there that compute with it. What others have begun, whose bits these don't
-        have, is not given to anybody any more, and ends if nobody reads it."""
+        """Workers that compute with this fingerprint are ready. Answers that were begun with
+        another one are given to no new reader, and end if they have none."""
         former, self._fingerprint = self._fingerprint, fingerprint
         if former in (None, fingerprint):
             return
@@ -248,7 +248,8 @@ class KeptAnswers(HasDeadline):
         return min(oldest)
 
     def _forget(self, request: Request) -> None:
-        """Nobody gets its answer from here on. If it is open, it ends with its reader, or now."""
+        """Removes the request's answer from those that can be claimed. If it is open, it ends with
+        its reader, or now."""
         kept, request.kept = request.kept, None
         if self._ended.pop(request, math.inf) != math.inf:
             ended = self._ended_of[request.tenant]

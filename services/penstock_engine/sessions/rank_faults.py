@@ -9,8 +9,8 @@ the transfer time lies between two faults; one that was killed reports nothing a
 
 class RankFaults:
     """Ranks fail together: when one is gone the others notice, and what they report may arrive
-    before its own reason does.  The reason matters: running out of memory is nobody's fault.  So
-    the first fault doesn't end the group: it ends when every rank has spoken, or after
+    before its own reason does.  The reason matters: running out of memory is no sequence's fault.
+    So the first fault doesn't end the group: it ends when every rank has spoken, or after
     FAULT_PATIENCE.
     """
 
@@ -33,7 +33,7 @@ class RankFaults:
         return rank in self._ranks
 
     def due(self, now: float) -> bool:
-        """Whether nobody is waited for any more."""
+        """Whether FAULT_PATIENCE is over."""
         return self.until is not None and now >= self.until
 
     def clear(self) -> None:

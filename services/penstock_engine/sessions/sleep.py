@@ -92,7 +92,7 @@ class SleepState(ReportsStatus, Restless):
         self._answered.clear()
 
     def answered(self, rank: int) -> bool:
-        """A rank sleeps. False: nobody asked it."""
+        """Notes that a rank sleeps. False: it wasn't asked to."""
         if not self.group_level or rank in self._answered:
             return False
         self._answered.append(rank)

@@ -71,7 +71,7 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
 
     @property
     def answered(self) -> bool:
-        """Whether nobody waits for the end of a trial, so that what facts say now is to be kept."""
+        """Whether no front end waits for the end of a trial, so that the present facts are kept."""
         return self._tried is None
 
     @property
@@ -109,7 +109,7 @@ class WeightsChange(HasDeadline, Restless, ServesFrontends):
         self._group_until = math.inf
 
     def lonely(self, now: float) -> str:
-        """Why nobody tries them; empty: somebody does, or may yet come."""
+        """Returns why the weights aren't tried; empty: they are, or may yet be."""
         if self._tried is None or now < self._group_until:
             return ""
         return f"no worker came to load them within {self._tried.message.seconds:g} s"

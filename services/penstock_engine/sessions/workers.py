@@ -38,7 +38,8 @@ class Workers(HasDeadline, ReportsStatus):
         self.fault: str | None = None  # what the last worker said that it died of
         self.final = False  # no other worker will do better
         self.fingerprint: str | None = None
-        """What workers compute with, or did last, as the next ones will; None: nobody knows."""
+        """The workers' fingerprint, or the last ones', as the next ones' will be; None: not
+        known."""
         self.compute_seconds = 0.0
         """Seconds that steps took since boot, by the workers' own clocks; of each step the slowest
         rank's."""

@@ -10,7 +10,7 @@ PLACES = 8
 
 class Acceptance:
     """How often a draft at each place was right where those before it were. Counts with exponential
-    decay; what nobody has seen is as `first` says."""
+    decay; unseen places are as `first` says."""
 
     __slots__ = ("_fade", "_kept", "_together", "_tried")
 

@@ -16,7 +16,7 @@ class AdapterStage(enum.Enum):
     LOADING = "loading"
     READY = "ready"
     LEAVING = "leaving"
-    """Loaded, and to be dropped when nobody who runs uses it any more."""
+    """Loaded, and dropped once no running sequence uses it any more."""
 
 
 class AdapterEntry:
@@ -44,7 +44,7 @@ class AdapterEntry:
         self.waiting: dict[Sequence, None] = {}
         """Sequences that can't start before it is loaded, in the order in which they came."""
         self.running = 0  # sequences with a slot
-        self.unused = False  # loaded, and nobody has started with it yet
+        self.unused = False  # loaded, and not used yet
         self.used = 0  # number of the start that used it last; of none: when it was loaded
         self.started = 0.0  # when workers were asked to load it
         self.deadline = (

@@ -160,7 +160,7 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
         """Adapters by digest: those that open requests use, and those that are loaded."""
         self._parked = ParkedSequences()
         self._owed: dict[tuple[str, int], int] = {}
-        """(digest, rank) of answers that are still to come, and that nobody waits for."""
+        """(digest, rank) of outstanding answers that aren't needed any more."""
         self._refused: dict[str, str] = {}
 
     def hold(self, request: Request) -> None:

@@ -20,9 +20,9 @@ forgotten."""
 class CompileOrder:
     """The grammars that are to be compiled, by tenant where tenants are kept apart.
 
-    Then it is the turn of who has fewest of the compiler's places; of equals, of who has taken
-    least of its time so far (start-time fair queueing, as in `accounts`, by seconds).  Nobody has
-    all places.  Else it is the turn of who came first.
+    Then it is the turn of the tenant with the fewest of the compiler's places; of equals, of the
+    one that has taken least of its time so far (start-time fair queueing, as in `accounts`, by
+    seconds).  No tenant has all places.  Else it is first come, first served.
     """
 
     def __init__(self, *, apart: bool) -> None:
@@ -44,7 +44,7 @@ class CompileOrder:
         self._lines[line].append(entry)
 
     def next(self, compiling: Collection[GrammarEntry]) -> GrammarEntry | None:
-        """Takes out whose turn it is; None: nobody's, as things are."""
+        """Takes out the next grammar to compile; None: none may begin now."""
         if len(compiling) >= MAX_COMPILING:
             return None
         held: dict[str, int] = {}

@@ -122,8 +122,8 @@ UNKNOWN_WAIT = 5.0
 LEAST_WAIT = 0.25
 
 FETCH_PATIENCE = 4.0
-"""In place of one, what a fetch may take: others may still want what nobody waits for any more, but
-a store that is as slow as that holds blocks, and holds up later fetches."""
+"""The same for a fetch without a waiting request: others may still need it, but a store as slow as
+that holds blocks, and holds up later fetches."""
 
 LEAST_FETCH = 5.0
 """Seconds that it may take in any case."""
@@ -315,7 +315,7 @@ class DiskKV:
         reached = wanted.reached(count, room)
         names, more = wanted.needed(reached, count)[:room], reached - wanted.present
         computing = self._computing(more)
-        # Nobody waits for what is read in advance.
+        # No request waits for what is read in advance.
         pays = fetch.early or not 0.0 < computing <= len(names) * fetch.block_seconds
         waited_for = fetch.early or any(map(self._remote_kv.awaits, fetch.requests))
         if more < LEAST_FETCHED_BLOCKS or not names or not pays or not waited_for:

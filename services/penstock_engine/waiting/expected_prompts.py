@@ -1,8 +1,8 @@
 """Prompts that another engine core computes first, and whose requests are to come here.
 
 While they are computed, what of their KV blocks is there already is fetched, some at a time, into
-blocks of the pool that nobody holds. These stay free, and are found by their keys, as all others:
-the request, once it comes, has only the rest to wait for.
+free blocks of the pool. These stay free, and are found by their keys, as all others: the request,
+once it comes, has only the rest to wait for.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class GrammarManager(HasDeadline, HoldsSequences):
         self._by_digest: dict[tuple[str, bytes], GrammarEntry] = {}
         """Grammars by tenant and digest."""
         self._idle = IdleGrammars()
-        """Ready and held by nobody."""
+        """Ready and without holders."""
         self._wanted = CompileOrder(apart=scheduling.policy.keeps_tenants_apart)
         self._compiling: dict[int, GrammarEntry] = {}
         """Grammars that are being compiled, in the order of their deadlines."""
@@ -187,8 +187,8 @@ class GrammarManager(HasDeadline, HoldsSequences):
         return compiling
 
     def ready(self, number: int, rank: int, now: float) -> list[Sequence]:
-        """A rank has compiled it. Returns who may run now, WAITING and in no queue: nobody before
-        all ranks have."""
+        """A rank has compiled it. Returns the sequences that may run now, WAITING and in no queue:
+        none before all ranks have."""
         entry = self._compiling.get(number)
         if entry is None:
             return []  # Given up meanwhile.

@@ -1,4 +1,4 @@
-"""Compiled grammars that nobody follows, kept for their tenants' next requests."""
+"""Compiled grammars that no request follows now, kept for their tenants' next requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock_engine.waiting.grammar_entry import GrammarEntry
 
 
 class IdleGrammars:
-    """Grammars that nobody holds, by tenant, the longest unused first."""
+    """Grammars without holders, by tenant, the longest unused first."""
 
     __slots__ = ("_count", "_lines")
 

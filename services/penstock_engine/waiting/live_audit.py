@@ -124,7 +124,7 @@ class LiveAudit(SchedulerFeature, HasDeadline, Restless):
         self._tokens = 0  # of all that waits
         self._number = 0  # of the latest audit
         self._exact = True
-        self._free = False  # nobody wants the next step
+        self._free = False  # the next step would be empty
 
     @property
     def sequence(self) -> Sequence | None:
@@ -210,7 +210,7 @@ class LiveAudit(SchedulerFeature, HasDeadline, Restless):
 
     @property
     def is_restless(self) -> bool:
-        """Whether there is something to replay, in steps that nobody else wants."""
+        """Whether there is something to replay, in steps that would be empty otherwise."""
         return bool(self._waiting)
 
     def next_deadline(self) -> float:

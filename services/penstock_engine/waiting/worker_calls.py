@@ -33,9 +33,9 @@ class WaitingCall:
 
 
 class WorkerCalls(HasDeadline, Restless, ServesFrontends):
-    """Between two calls there is a turn for steps, so that calls that come one after another starve
-    nobody.  A rank that doesn't return ends its own process; the group is
-    lost then, and the call with it."""
+    """Between two calls there is a turn for steps, so that calls that come one after another don't
+    starve requests.  A rank that doesn't return ends its own process; the group is lost then, and
+    the call with it."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class WorkerCalls(HasDeadline, Restless, ServesFrontends):
         return min((call.until for call in self._waiting), default=math.inf)
 
     def answered(self, rank: int, answer: CallDone | CallFailed) -> bool:
-        """False: nobody asked that rank."""
+        """Notes a rank's answer. False: that rank wasn't asked."""
         if self._running is None or answer.call != self._number or rank not in self._unanswered:
             return False
         self._unanswered.remove(rank)

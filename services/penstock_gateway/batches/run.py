@@ -204,7 +204,7 @@ class BatchRun:
     async def _asked(self, body: bytes, caller: Caller) -> OwnAnswer:
         pause = 0.1
         while True:
-            # While it pauses, its room is others': who may ask nothing now holds up nobody else.
+            # While it pauses, others have its room, so a rate-limited batch holds up no other.
             async with self._room:
                 answer = await self._ask(body, caller)
             if answer.status not in RETRIED or not _passes(answer):

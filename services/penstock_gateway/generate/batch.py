@@ -38,8 +38,8 @@ _PARAMS: dict[ErrorCode, str] = {"invalid_media": "messages", "invalid_adapter":
 
 
 class Withdrawal:
-    """Whether nobody wants an answer any more that could be had again. asked: then its computation
-    ends with the request, and no engine core goes on with it for a while."""
+    """Whether a resumable answer isn't wanted any more. asked: then its computation ends with the
+    request, and no engine core continues it for a while."""
 
     SCOPE = "penstock.withdrawal"
     """The key of a request's ASGI scope under which a caller in this process passes one."""
@@ -192,7 +192,7 @@ class GenerationBatch:
     def failure(self, delta: SequenceDelta, reply: ReplyFormat) -> Exception | None:
         """Returns the error that the delta's sequence ended with; None if it didn't."""
         if delta.finish_reason == "abort" and reply.shows_aborts and not self._background:
-            # A client that closes aborts everything, which nobody has asked for.
+            # A client that closes aborts everything, which was not requested.
             return _aborted() if self._client.closed else None
         return failure_of(delta.finish_reason, delta.error, delta.error_code)
 

@@ -1,7 +1,7 @@
 """Ids of a resumable stream's events: what its answer was left to chance, and how far it is.
 
-Ids are not secret, and not signed by a key: nobody can put more into one than into a request of
-their own. A checksum tells those that were damaged.
+Ids are not secret, and not signed by a key: a forged one can do no more than a request. A checksum
+tells those that were damaged.
 """
 
 from __future__ import annotations

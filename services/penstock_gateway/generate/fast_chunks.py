@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @cache
 def _text_mark() -> str:
-    """What stands where the text of a fast chunk will. Nobody can have it in a model's name or a
+    """Returns the placeholder for the text of a fast chunk. It can't be part of a model's name or a
     request's id."""
     return secrets.token_hex(16)
 

@@ -24,7 +24,7 @@ class BodyRoom:
 
     @property
     def free(self) -> int:
-        """Bytes that nobody has."""
+        """Bytes that are free."""
         return self._free
 
     def take(self, tenant: str, size: int) -> None:

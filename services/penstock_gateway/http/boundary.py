@@ -190,7 +190,7 @@ class Boundary:
 
 
 def _check_version(scope: Scope, shape: ErrorShape) -> None:
-    """Raises HTTPError 400 for a version of the API that nobody knows."""
+    """Raises HTTPError 400 for an unknown version of the API."""
     for name, value in scope["headers"]:
         if name == shape.asked_by and value.decode("latin-1") not in shape.versions:
             header = name.decode()

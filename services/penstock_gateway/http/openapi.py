@@ -113,7 +113,7 @@ def _operation(operation: Operation, known: dict[int, dict[str, Any]]) -> dict[s
 
 
 def example_of(operation: Operation) -> Mapping[str, Any] | None:
-    """A body of the operation that works unchanged; None: nobody has written one."""
+    """Returns a body of the operation that works unchanged; None: there is no example."""
     return EXAMPLES.get(operation.path) if operation.example is None else operation.example
 
 

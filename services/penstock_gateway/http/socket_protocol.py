@@ -68,7 +68,7 @@ class Stay:
 
 
 def stay_of(scope: Scope) -> Stay:
-    """The Stay of a WebSocket's connection; one that nobody asks where the server has none."""
+    """Returns the Stay of a WebSocket's connection; an unused one where the server has none."""
     found: Stay | None = scope.get("state", {}).get(_STAY)
     return Stay() if found is None else found
 

@@ -123,8 +123,7 @@ class PromptFacts:
 
 @dataclass(slots=True, kw_only=True)
 class LlamaChoice:
-    """One answer as far as it has come. shown: else nobody asked for it, and its only token is
-    none."""
+    """One answer as far as it has come. shown: False for an answer of no tokens (n_predict 0)."""
 
     prompted: PromptFacts
     shown: bool

@@ -69,7 +69,7 @@ class ModelBackend:
     folders: InitVar[AdapterFolders | None] = None
     """Folders from which adapters may be read; None for no folder."""
     residence: Residence | None = None
-    """How the supervisor is asked for it; None: nobody starts or ends it here."""
+    """Asks the supervisor for the model; None: it isn't started and stopped on demand."""
     spend: SpendObserver | None = None
     """What keys have used of it; None where there are no keys."""
     counts: GatewayCounts = field(default_factory=GatewayCounts)
@@ -238,8 +238,8 @@ class ModelRegistry:
     def backend_of(self, name: str | None) -> ModelBackend:
         """Whose a request is that asks for `name`.
 
-        Raises HTTPError 404 for a name that nobody has, and InvalidRequest for none where there
-        are several models.
+        Raises HTTPError 404 for an unknown name, and InvalidRequest for none where there are
+        several models.
         """
         if not self.several:
             return self.backends[0]  # Which knows best what is wrong with the name.
@@ -280,8 +280,8 @@ class ModelRegistry:
 
     def _without_tag(self, name: str | None) -> str | None:
         """The name without the tag that stands for no tag, unless something is served under that
-        very name. An empty name is none, and so are NOBODYS: some clients send them where nobody
-        chose a model."""
+        very name. An empty name is none, and so are NOBODYS: some clients send them where no model
+        was chosen."""
         name = name or None
         if name in NOBODYS and not self.knows(name):
             return None
@@ -298,7 +298,7 @@ class ModelRegistry:
         return backend
 
     def ask(self, name: str | None) -> AskedModel:
-        """The model as it is, which nobody starts for this. Raises as `backend_of` and
+        """Returns the model in its present state, without starting it. Raises as `backend_of` and
         `ModelBackend.ask` do."""
         name = self._without_tag(name)
         return self.backend_of(name).ask(name)

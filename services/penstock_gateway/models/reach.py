@@ -129,7 +129,7 @@ _NAMED = re.compile(r"([^\s,=]+)=((?:tcp|ipc|dns)://.+)")
 
 @dataclass(slots=True)
 class ReachedModels:
-    """link: to who starts and ends them; None: nobody does."""
+    """link: to the supervisor that starts and stops them; None: there is none."""
 
     backends: Sequence[ModelBackend]
     link: SupervisorLink | None = None
@@ -223,7 +223,7 @@ def reach_models(
 
 def named_endpoints(text: str) -> dict[str, str]:
     """Endpoints with commas, by the model in front of them; under an empty name where there is one
-    model, and nobody names it. Raises InvalidRequest where only some are named."""
+    model without a name. Raises InvalidRequest where only some are named."""
     found: dict[str, list[str]] = {}
     for part in text.split(","):
         named = _NAMED.fullmatch(part.strip())

@@ -116,7 +116,7 @@ class Residence:
                 self._rest()
 
     def unload(self) -> None:
-        """Has it ended once nobody works with it."""
+        """Has it stopped once its requests have ended."""
         if not self.pinned:
             self._tell(Unload(self.model))
 

@@ -228,5 +228,5 @@ def check(request: OllamaFields) -> None:
 
 
 def gives_up(keep_alive: Any) -> bool:
-    """Whether a model that nobody works with is to be unloaded at once."""
+    """Whether an idle model is to be unloaded at once."""
     return keep_alive in (0, "0", "0s", "0m", "0h") and keep_alive is not False

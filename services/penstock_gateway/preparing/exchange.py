@@ -143,10 +143,11 @@ class BodyExchange:
         """In the tenant's turn. Raises what the preparer's answer is, if it failed."""
 
         async def answer(ask: HomeQuestion) -> HomeAnswer:
-            # What it waits for is nobody's turn.
+            # Waiting for it takes no tenant's turn.
             self._turn.leave()
             reply = await _answered(ask, home)
-            # Not where it is cancelled: then the body has been left, and nobody would leave again.
+            # Not where it is cancelled: then the body has left already, and nothing would leave the
+            # turn again.
             await self._turn.enter()
             return reply
 

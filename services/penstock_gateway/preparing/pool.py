@@ -168,7 +168,7 @@ class Preparers:
         self._loop = loop
         former, self._forks = self._forks, None
         if former is not None:
-            # Those at work go on: their socket is their own, and nobody ends them.
+            # Those at work go on: they have their own socket, and aren't ended.
             former.retire()
         try:
             self._forks = PreparerForks(self._work())

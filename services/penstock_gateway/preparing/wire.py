@@ -41,7 +41,7 @@ class OpenBody(msgspec.Struct, frozen=True, tag=True):
     """The HTTP request's headers."""
     tenant: str
     background: bool
-    """Nobody waits for the answer."""
+    """Whether nobody waits for the answer."""
     digested: bool
     """The answer may be asked for again, so the body's digest is wanted."""
     cpu: float

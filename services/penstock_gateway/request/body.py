@@ -1,10 +1,10 @@
 """Reads a request's body within its limits, with either HTTP parser, and estimates before anything
 is decoded how long that will take.
 
-msgspec decodes a text in one call, in which the interpreter's lock is held and nobody else is
+msgspec decodes a text in one call, in which the interpreter's lock is held and no other request is
 served. How long it takes depends on what is in the text far more than on its bytes: 16 MiB of
-base64 take 10 ms, and of nested lists 2 s. So what is dear is counted, in pieces between which
-others have their turn, and refused where it is too much.
+base64 take 10 ms, and of nested lists 2 s. So expensive parts are counted first, in pieces between
+which other requests are served, and refused where they are too many.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class _Reading:
         """Bytes of that string."""
 
     def add(self, piece: bytes) -> None:
-        """Counts the next bytes. Raises InvalidRequest for a name that nobody gave a field."""
+        """Counts the next bytes. Raises InvalidRequest for a name that no field has."""
         dear = max(self._dear, _dearness(piece)) if self._inside else _dearness(piece)
         outside = b"" if self._inside else piece
         self._dear = dear

@@ -167,7 +167,7 @@ def request_terms(request: TermFields, headers: TermsHeaders, arrived: float) ->
 
 
 def connection_terms(scope: Scope) -> Terms:
-    """Terms of what is asked over a WebSocket, whose deadlines nobody says. Raises
+    """Returns the terms of what is asked over a WebSocket, without deadlines. Raises
     InvalidRequest."""
     headers = terms_headers(scope)
     terms = Terms.checked(tenant=headers.tenant, priority=0, deadline_ms=None, cache_salt="")

@@ -201,7 +201,7 @@ class AnswerSoFar:
         self._texts: dict[int, list[str]] = {}
         self._items: list[OutputItem] = []
         self.origin = ""
-        """What the answer is gone on with by, as the events' ids have it; empty: nobody knows."""
+        """The origin by which the answer is resumed, as in the events' ids; empty: not known."""
         self.whole: bytes | None = None
         """The response, once it has ended, as JSON."""
 

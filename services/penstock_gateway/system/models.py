@@ -164,7 +164,8 @@ def _card_of_absent(backend: ModelBackend, name: str) -> ModelCard:
 
 
 def _state(backend: ModelBackend) -> tuple[str | msgspec.UnsetType, str | msgspec.UnsetType]:
-    """Presence and reason as `ModelCard` has them; nothing where nobody starts and ends models."""
+    """Returns presence and reason as `ModelCard` has them; nothing where models aren't loaded on
+    demand."""
     if backend.residence is None:
         return msgspec.UNSET, msgspec.UNSET
     state = backend.residence.state

@@ -92,8 +92,8 @@ class Tracing:
         return Trace(span, format_trace_id(span.get_span_context().trace_id), begun, wall)
 
     def finish(self, trace: Trace) -> None:
-        """The request is over. Its spans are written when the engine has given its account, which
-        may come a step after the last text; nobody waits for that but this."""
+        """Ends the request's trace. Its spans are written when the engine has sent its timing,
+        which may come a step after the last text; only this waits for that."""
         if all(timing.complete for timing in trace.timings):
             self._write(trace)
             return

@@ -111,7 +111,8 @@ class SimulatedCells:
             seat.cell.router.join(seat.engine)
 
     def stop(self, seat: Seat, now: float) -> list[Ask]:
-        """The seat's engine core is gone. Returns what it had open, which nobody has now."""
+        """Removes the seat's engine core. Returns its open requests, which have no engine core
+        now."""
         engine, cell = seat.engine, seat.cell
         if engine is None or cell is None:
             return []
@@ -124,7 +125,7 @@ class SimulatedCells:
         return left
 
     def place(self, ask: Ask) -> Seat | None:
-        """Whose it is; None: nobody is there."""
+        """Returns the request's engine core; None: there is none."""
         request = ask.request
         named = request.session if not request.unnamed else ""
         belongs = f"session {request.tenant} {named}" if named else f"key {request.tenant}"

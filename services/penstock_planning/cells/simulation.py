@@ -30,7 +30,7 @@ from penstock_planning.simulate.trace import TraceRequest
 MAX_CELLS = 1024
 MAX_ENGINES = 16_384
 RETRY = 1.0
-"""Seconds until a request is tried again that nobody could take."""
+"""Seconds until a request that found no engine core is retried."""
 
 _ENDED = struct.Struct("<qddqq")
 

@@ -33,7 +33,7 @@ from penstock_planning.simulate.cost import FittedCost, StepCost, parse, read_fi
 from penstock_planning.simulate.trace import MAX_TOKENS
 
 BLOCKS = 2048
-"""KV blocks of an engine core where nobody says how many."""
+"""KV blocks of an engine core by default."""
 LEAST_RATE, MOST_RATE = 0.001, 100_000.0
 """Requests per second of made traffic."""
 LONGEST = 16
@@ -42,7 +42,7 @@ MOST_MEDIAN = MAX_TOKENS // LONGEST
 MOST_SIGMA = 4.0
 MOST_SEED = 2**53
 REQUESTS = 1000
-"""Requests that are simulated where nobody says how many."""
+"""Requests that are simulated by default."""
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,8 +229,8 @@ def _estimated(asked: PlanRequest, config: EngineConfig) -> StepSource:
 def _traffic(
     asked: PlanRequest, layout: CoreLayout, terms: PlanTerms
 ) -> tuple[PlanTraffic, PlanTrial | None]:
-    """The traffic, made until it comes to a steady state if nobody says how much; and the trial of
-    lone requests that tells, whose requests are the first of both."""
+    """Returns the traffic, by default as much as it takes to reach a steady state; and the trial of
+    lone requests that the length follows from, whose requests are the first of both."""
     if (asked.trace is None) == (asked.rate is None):
         raise InvalidRequest("a plan needs either --trace or --rate", param="trace")
     reuse = None if asked.reuse is None else share(asked.reuse, "--reuse")

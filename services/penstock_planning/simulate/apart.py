@@ -18,7 +18,8 @@ _ONE_TOKEN = Stopping(max_tokens=1, ignore_eos=True)
 
 
 def check_apart(prefill: int, replicas: int, least_tokens: int, *, has_disk: bool) -> None:
-    """Raises InvalidRequest where nobody would answer, or two places would be asked for blocks."""
+    """Raises InvalidRequest where no replica would answer, or two places would be asked for
+    blocks."""
     if not 0 <= prefill < replicas:
         raise InvalidRequest(
             f"0 to {replicas - 1} of {replicas} replicas can be for prefill only, not {prefill}"

@@ -14,7 +14,7 @@ from penstock_engine.facts import EngineFacts
 from penstock_planning.simulate.trace import VOCAB
 
 BEAT_INTERVAL = 60.0
-"""Seconds between reports of the core's state, which nobody here reads."""
+"""Seconds between reports of the core's state, which aren't read here."""
 
 MAX_POSITION = 131_072
 """Longest prompt plus output where --max-model-len says nothing."""

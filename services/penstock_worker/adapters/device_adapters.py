@@ -3,7 +3,7 @@ where they are, so that captured steps can read them.
 
 An adapter is packed in the host's memory when it is loaded, and copied to a place in front of the
 first step that needs it, on the stream that computes. So what a step in flight still reads is never
-written over, and nobody waits.
+overwritten, and nothing waits.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ def copied_to(copies: Sequence[Copy]) -> Iterator[int]:
 
 
 def written_by(plan: Plan, block_size: int, groups: int) -> Iterator[int]:
-    """Blocks that belonged to nobody before this plan, or to others, and that its copies or steps
-    from now on write to. A sequence's blocks before its first token to be computed are only read.
-    May name blocks more than once, and NO_BLOCK.
+    """Yields blocks that were free before this plan, or belonged to others, and that its copies or
+    steps write to from now on. A sequence's blocks before its first token to be computed are only
+    read. May name blocks more than once, and NO_BLOCK.
 
     `groups`: those with block tables.
     """

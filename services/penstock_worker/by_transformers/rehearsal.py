@@ -1,4 +1,4 @@
-"""What a model of transformers' is tried for before it serves: nobody here has read its code.
+"""Tests of a model of transformers before it serves, as its code is unknown here.
 
 A sequence is computed at once, and once more in chunks with another one. If the numbers differ,
 sequences aren't kept apart; if only the bits differ, the promise about them can't be made.

@@ -1,4 +1,4 @@
-"""Copies a step's host inputs to the device, in one transfer that nobody waits for."""
+"""Copies a step's host inputs to the device, in one asynchronous transfer."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Compiler:
             return None if self._different is None else (self._different, arrays.begin())
 
     def close(self) -> None:
-        """Ends the processes. Nobody may ask for anything any more."""
+        """Ends the processes. Not to be used any more."""
         for trial in self._trials:
             trial.end()
         self._processes.end()

@@ -2,10 +2,9 @@
 
 A slot's next mask is begun as soon as its last token is known, and is computed while the next
 forward pass runs.  When the logits are there, a step waits for masks no longer than its budget; a
-slot whose mask is late has no token in this step, and the computation goes on for the next one.
-A matcher that was slow last time works in a lane of its own and is not waited for as long as
-anybody else is in the step: so the quick ones never wait for it, and nobody waits for it
-twice.
+slot whose mask is late has no token in this step, and the computation goes on for the next one. A
+matcher that was slow last time works in a lane of its own and is not waited for as long as anybody
+else is in the step: so the quick ones never wait for it, and it is never waited for twice.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ class SlotGrammars(StepFeature):
             return {}
         wanted = [one.mask for one in held.values() if not one.slow and not one.late]
         if not wanted and len(held) == len(slots):
-            wanted = [one.mask for one in held.values()]  # Nobody else is kept waiting.
+            wanted = [one.mask for one in held.values()]  # Others don't wait.
         begun, waited = time.monotonic(), self._waited.get(get_ident(), 0.0)
         wait(wanted, timeout=max(0.0, self._budget - waited))
         self._waited[get_ident()] = waited + time.monotonic() - begun

@@ -93,7 +93,7 @@ def _tried_at(library: Library, place: str, part: Grammar) -> None:
 
 
 def send(writer: BinaryIO, message: bytes) -> None:
-    """Raises OSError where nobody reads."""
+    """Sends a message. Raises OSError where the reader is gone."""
     writer.write(len(message).to_bytes(4, "big") + message)
     writer.flush()
 

@@ -36,8 +36,7 @@ ended; the answer is its exit code, as Popen has it."""
 FAILED = -1
 """What stands in place of the pid of a fork that the system refuses."""
 NICENESS = 10
-"""The niceness of the forks, and of this process while nobody waits for the library that it
-loads."""
+"""The niceness of the forks, and of this process until a fork is asked for."""
 MAX_MESSAGE = 4096
 """The bytes that a request may have."""
 
@@ -50,7 +49,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     result, library = _loaded(Path(path), int(vocab_size), list(map(int, eos)))
     gc.freeze()  # A collection in a fork would copy all that it looks at.
-    with suppress(OSError):  # Nobody is there any more.
+    with suppress(OSError):  # The parent is gone.
         control.send(msgspec.msgpack.encode(result))
         if library is not None:
             _fork_for(control, library)

@@ -172,7 +172,7 @@ class TrialProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def end(self) -> int | None:
-        """Ends the process. Returns its exit code, as Popen has it; None if nobody knows it."""
+        """Ends the process. Returns its exit code, as Popen has it; None if it is unknown."""
         with suppress(OSError):  # Of what can't be written any more.
             self.stream.close()
         return self._processes.ended(self)
@@ -221,7 +221,7 @@ class TrialProcesses:
             return TrialProcess(self, server, pid, ours)
 
     def ended(self, process: TrialProcess) -> int | None:
-        """The exit code of a process that is to be no more; None where nobody knows it."""
+        """Returns the exit code of a process that is to end; None where it is unknown."""
         with self._lock:
             server = process.server
             if server is not self._server:
@@ -345,5 +345,5 @@ class ProcessorWatch:
 
 
 def reason_of(code: int | None) -> Exception:
-    """Why a process has ended that nobody here has ended: Crashed or Died."""
+    """Returns why a process has ended that wasn't ended here: Crashed or Died."""
     return Crashed() if code in CRASHES else Died(f"exit code {code}")

@@ -16,8 +16,8 @@ class LoadedKernels:
     that computes."""
 
     tell_of_compilations: Callable[[Callable[[str], None] | None], None]
-    """Has a function called from now on with the name of each kernel that is compiled; None:
-    nobody."""
+    """Calls a function from now on with the name of each kernel that is compiled; None: calls
+    nothing."""
     rehearse: Callable[[], None] = _nothing
     """Queues the steps that a rank which loads this model queues with the others of its group,
     before they agree on the number of KV blocks. A model that is loaded already does so again in

@@ -156,7 +156,7 @@ def _states(about: Description, config: AnyConfig) -> tuple[int, str]:
 
 
 def _memory(about: Description, config: AnyConfig, held: int | None) -> Finding:
-    """held: bytes of the weights in the CPU kernels' layouts; None: nobody knows."""
+    """held: bytes of the weights in the CPU kernels' layouts; None: unknown."""
     windows, (taken, states) = _windows(config), _states(about, config)
     on_cpu = "" if held is None else f" ({held / GIB:.2f} GiB on the CPU)"
     text = (

@@ -160,7 +160,7 @@ class MediaEncodings(StepFeature):
         found = store.take(name)
         if found is None:
             log.error("an item that is to be encoded isn't here", item=name)
-            if self._tell is not None:  # Nobody else says that there will be no rows.
+            if self._tell is not None:  # Nothing else reports that there will be no rows.
                 self._fail(name, "the worker doesn't have it", self._tell)
         return found
 

@@ -51,7 +51,7 @@ class Phases:
 
 
 class Unwatched(Phases):
-    """Phases of steps that nobody watches: the parts stay as they are."""
+    """Phases of steps that aren't measured: the parts stay as they are."""
 
     watching = False
 

@@ -3,7 +3,7 @@
 Each rank writes to an area of its own, which so lies in its NUMA node's memory, and reads the
 others'. An area has a counter of rounds and two halves. In round n, a rank writes to half n mod 2,
 counts, and reads that half of all others once they have counted. It needs no answer that they have
-read: a rank counts round n + 1 after it has read round n, and nobody begins round n + 2, which
+read: a rank counts round n + 1 after it has read round n, and no rank begins round n + 2, which
 overwrites, before all have counted that.
 
 The counter must become visible after the data, and no instruction of Python's says so. x86-64 keeps
@@ -110,7 +110,7 @@ class Area:
         return True
 
     def close(self) -> None:
-        """Leaves the group. The memory is unmapped when nobody refers to it any more."""
+        """Leaves the group. The memory is unmapped when nothing refers to it any more."""
         if self._file >= 0:
             fcntl.flock(self._file, fcntl.LOCK_UN)
             os.close(self._file)

@@ -53,7 +53,7 @@ MOST_AWAY = 64
 """Most rows that a sequence may lag while the drafter rests: it goes on after a short rest."""
 
 UNFOLLOWED = -1
-"""In place of a number of rows: of a block that was filled while nobody followed its sequence."""
+"""In place of a number of rows: a block that was filled while its sequence wasn't followed."""
 
 
 class DraftRows:
@@ -77,7 +77,7 @@ class DraftRows:
         return len(self._device)
 
     def clear(self) -> None:
-        """Forgets all, as what the blocks hold belongs to nobody any more."""
+        """Resets everything, as the contents of the blocks are invalid."""
         self._device.fill(0)
         self._host.fill(0)
 

@@ -79,8 +79,7 @@ class RecentOutputs:
         return [] if held is None else [each.index for each in held.generations]
 
     def add(self, scope: bytes, output: Sequence[int]) -> None:
-        """Adds an output, with the last tokens before it. The empty scope is nobody's, and nothing
-        is kept of it."""
+        """Adds an output, with the last tokens before it. Nothing is kept for the empty scope."""
         if not scope or len(output) <= self._width:
             return
         held = self._scopes.pop(scope, None) or _Scope(self._width, self._scope_tokens)

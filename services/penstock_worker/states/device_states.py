@@ -61,7 +61,7 @@ class DeviceStates(LiveStates):
     def allocate(self, device: torch.device) -> None:
         """Takes the memory of all slots. Raises torch.OutOfMemoryError."""
         sizes = (self._slots, sum(self._sizes)), (self._slots, self._results)
-        # Not a number, so that a state which nobody has loaded is seen.
+        # Not a number, so that a state that wasn't loaded shows.
         with torch.inference_mode(False):  # States are also loaded outside of that mode.
             self._live, self._last = (torch.full(size, torch.nan, device=device) for size in sizes)
 

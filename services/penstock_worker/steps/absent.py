@@ -27,7 +27,7 @@ from penstock.protocol.worker_resources import (
 
 
 def refusal(message: ToWorker) -> FromWorker | None:
-    """Returns the answer to a message whose feature is missing; None: nobody waits for one. Raises
+    """Returns the answer to a message whose feature is missing; None: none is expected. Raises
     RuntimeError for one that no feature takes."""
     match message:
         case LoadMedia(name=name):

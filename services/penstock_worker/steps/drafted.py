@@ -65,11 +65,11 @@ class LikeliestRows:
 class DraftRounds:
     """Samples after drafted tokens.
 
-    A token is a function of the logits in its place and of the tokens before it, so there is no
-    other rule than for tokens that nobody has drafted: each round samples one more token of each
-    slot whose newest token equals what was drafted in its place, and appends it. So penalties, bad
-    words, grammars and everything else that depends on tokens only ever see true ones, and a round
-    is what a step would have been.
+    A token is a function of the logits in its place and of the tokens before it, so the rule is
+    that of tokens without drafts: each round samples one more token of each slot whose newest token
+    equals what was drafted in its place, and appends it. So penalties, bad words, grammars and
+    everything else that depends on tokens only ever see true ones, and a round is what a step would
+    have been.
     """
 
     def __init__(self, slots: Slots, grammars: SlotGrammars | None, *, together: bool) -> None:

@@ -76,7 +76,7 @@ class StepFeature:
         slots still have their sequences."""
 
     def close(self) -> None:
-        """Ends the threads and processes. Nobody calls anything any more."""
+        """Ends the threads and processes. Called last."""
 
     def show_counts(self, counts: WorkerCounts) -> None:
         """Says where metrics find this feature's counts."""

@@ -120,7 +120,7 @@ class StepsInFlight:
         self._tell(oldest.session, oldest.plan, result)
 
     def clear(self) -> None:
-        """Forgets all steps; nobody wants their results any more."""
+        """Drops all steps; their results aren't needed any more."""
         if self._begun:
             self._left = self._begun[-1]
         self._begun.clear()

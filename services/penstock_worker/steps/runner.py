@@ -88,7 +88,7 @@ class StepRunner(Generic[Queued]):
         return self._kind.layers_done
 
     def close(self) -> None:
-        """Gives up the step that is being computed; nobody asks for results any more."""
+        """Abandons the step that is being computed; results aren't needed any more."""
         self._kind.cancel()
         if self._threads is not None:
             self._threads.close()

@@ -21,7 +21,7 @@ class CopiedBlock(Protocol):
         block after `release`. From any thread. Raises the device's error if there was one."""
 
     def release(self) -> None:
-        """Called once, from any thread, when nobody uses the contents any more."""
+        """Called once, from any thread, when the contents aren't used any more."""
 
 
 class Filling(Protocol):
@@ -56,8 +56,8 @@ class StoredCache(Protocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of copies that wait to be written, as many as are of use where nobody waits for
-        them."""
+        """Returns how many bytes of copies may wait to be written, as many as are useful in the
+        background."""
 
     def reserve(self, copies: int) -> None:
         """Takes the memory for so many copies at a time, before the first one. Raises

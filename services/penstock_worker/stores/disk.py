@@ -152,8 +152,8 @@ class SegmentFolder:
             self._segments.clear()
 
     def _writable(self) -> SegmentFile:
-        """The segment that this worker writes. Where that is full, or was deleted, another one that
-        nobody writes any more, as its writer has ended; else a new one. Raises OSError."""
+        """Returns the segment that this worker writes. Where that is full, or was deleted, one
+        whose writer has ended; else a new one. Raises OSError."""
         own = self._own
         if own is not None and not own.full and own.path.exists():
             return own
@@ -180,8 +180,8 @@ class SegmentFolder:
         return False
 
     def _retire(self) -> None:
-        """Writes no more to its segment. It can be read for as long as the file is there. In the
-        thread that writes: nobody else closes what it writes to."""
+        """Stops writing to its segment, which can be read for as long as the file is there. In the
+        thread that writes: only that closes the file."""
         with self._lock:
             own, self._own = self._own, None
             if own is not None and own.path.name not in self._segments:
@@ -299,8 +299,8 @@ class SegmentFile:
 
     @classmethod
     def create(cls, path: Path, layout: StoredLayout, places: int) -> SegmentFile:
-        """A new file with room for so many payloads, readable for nobody else, to be written here.
-        Raises OSError; then there is no file."""
+        """Creates a file with room for so many payloads, readable only for this user, to be written
+        here. Raises OSError; then there is no file."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         unfinished = path.with_suffix(UNFINISHED)
         fd = os.open(unfinished, flags, 0o600)
@@ -315,8 +315,8 @@ class SegmentFile:
             raise
 
     def take_over(self) -> bool:
-        """Goes on writing what nobody else writes any more. Returns whether that is so; then the
-        rest has to be scanned before anything is appended. Raises OSError."""
+        """Continues a segment whose writer has ended. Returns whether that worked; then the rest
+        has to be scanned before anything is appended. Raises OSError."""
         fd = _opened(self.path, os.O_RDWR)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from penstock_worker.stores.cache import CopiedBlock, check_blocks
 from penstock_worker.stores.contents import Contents
 
 WAITING_BYTES = 64 * 2**20
-"""Bytes of copies that wait to be written, where nobody waits for them."""
+"""Bytes of copies that may wait to be written in the background."""
 
 MAX_SPARE = 16
 """Copies' memory that is kept for the next ones: fresh memory costs more than the copy."""

@@ -33,8 +33,8 @@ FADE = 0.9
 """The weight of the mean of seconds per block when a newer one is added to it."""
 
 DOUBT = 0.95
-"""The factor of that mean for each time that blocks were found and nobody read them: a store that
-was slow once would else never be tried again."""
+"""The factor of that mean for each time that blocks were found and not read: a store that was slow
+once would otherwise never be tried again."""
 
 Tell = Callable[[FoundKV | FetchedKV], None]
 """Sends an answer to the engine core. From any thread."""
@@ -156,7 +156,7 @@ class StoreTier(StepFeature):
         over = self.writer.close(CLOSE_SECONDS)
         self._reader.join(CLOSE_SECONDS)
         if over and not self._reader.is_alive():
-            self._store.close()  # Else it doesn't answer, and nobody waits for it.
+            self._store.close()  # Else it doesn't answer, and isn't waited for.
 
     def _read(self) -> None:
         while (task := self._asked.get()) is not None:

@@ -17,8 +17,8 @@ from penstock_worker.stores.interface import KVStore
 log = logs.get(__name__)
 
 GATHER_SECONDS = 0.05
-"""Seconds until the first block is written after a while without any: others come meanwhile, for
-which nobody has to be woken."""
+"""Seconds until the first block is written after a pause: more blocks come meanwhile without waking
+the thread for each."""
 
 LEAST_PAUSE = 0.02
 """Seconds for which it is worth while to wait, so that no more is written in a second than may

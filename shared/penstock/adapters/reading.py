@@ -30,7 +30,7 @@ def read_adapter(path: Path) -> tuple[str, Adapter]:
     except UnfitAdapter:
         raise
     except (PenstockError, OSError, ValueError) as error:
-        # Readers of files name them in full, which is nobody's business.
+        # Readers of files name them in full, which clients shouldn't see.
         said = str(error).replace(f"{path}/", "").replace(str(path), path.name)
         raise UnfitAdapter(said) from None
 

@@ -219,7 +219,7 @@ def _with_own_system(arguments: argparse.Namespace, model: str, work: FileWork) 
         except BaseException as error:
             failures.append(error)
         finally:
-            if not gone.is_set():  # Afterwards nobody handles it, and this process would end.
+            if not gone.is_set():  # Afterwards it isn't handled, and this process would end.
                 os.kill(os.getpid(), signal.SIGTERM)
 
     drivers: list[threading.Thread] = []

@@ -137,8 +137,8 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 
 def loading(model: PreparedModel) -> tuple[int | None, str | None]:
-    """Returns what the weights take in memory on a CPU, bytes, or None if nobody knows; and why a
-    worker won't load them, empty if it will, or None where no worker can be imported. Reads their
+    """Returns what the weights take in memory on a CPU, bytes, or None if that is unknown; and why
+    a worker won't load them, empty if it will, or None where no worker can be imported. Reads their
     headers."""
     try:
         from penstock_worker.machine.torch_import import import_torch

@@ -23,8 +23,8 @@ from penstock.cli.terminal import printable
 from penstock.errors import InvalidRequest
 
 LONGEST = 1024
-"""Tokens of an answer where nobody says: a small model that finds no end would fill its context,
-which takes minutes."""
+"""Tokens of an answer by default: a small model that finds no end would fill its context, which
+takes minutes."""
 
 
 def add(parser: Parser) -> None:

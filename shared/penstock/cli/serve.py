@@ -101,7 +101,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
         if report is not None:
             report.send_error(str(error))
         raise
-    if report is None:  # Else a program waits for us, and nobody to be asked.
+    if report is None:  # Else a program started us, and there is no user to ask.
         for model in [entry.model for entry in models] or [config.engine.model.model]:
             offer_package(model)
     logs.setup("supervisor", level=config.log.log_level, form=config.log.log_format)

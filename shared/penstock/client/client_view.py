@@ -97,7 +97,7 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
     return Status(
         ready=serving,
         reason="" if serving else next(reasons, ""),
-        # Nobody can tell before a request is placed which of several it will be.
+        # Before a request is placed, it isn't known which of several it will be.
         fingerprint=fingerprints.pop() if len(fingerprints) == 1 else None,
         arithmetic=arithmetic.pop() if len(arithmetic) == 1 else (),
         waiting=total("waiting"),
@@ -209,7 +209,7 @@ class ClientView:
 
     @property
     def undecided(self) -> int:
-        """Engine cores that may soon say what they compute with, which nobody knows now."""
+        """Returns the number of engine cores whose fingerprint isn't known yet, but may soon be."""
         now = time.monotonic()
         return sum(session.may_tell(now) for session in self._fleet)
 
@@ -218,7 +218,7 @@ class ClientView:
         await self._fleet.next_status()
 
     def fingerprint_for(self, prompt_token_ids: list[int], terms: Terms) -> str | None:
-        """What a request would be computed with that came now; None: nobody knows yet."""
+        """Returns what a request that came now would be computed with; None: not known yet."""
         return self._dispatch.fingerprint_for(placement_of(prompt_token_ids, terms))
 
     @property

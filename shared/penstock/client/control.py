@@ -93,8 +93,8 @@ SLEEP_PATIENCE = 600.0
 """Seconds that loading a model may take, or the steps that have to end first."""
 
 MISSING_PATIENCE = 60.0
-"""Seconds without a worker after which nobody waits for what one is to do: it stands still, or
-can't be started."""
+"""Seconds without a worker after which its answer isn't waited for any more: it is stuck, or can't
+be started."""
 
 
 def sleep_level(given: Any) -> Literal[1, 2]:

@@ -67,7 +67,7 @@ class GrowingDelta:
 
 
 class Pending:
-    """The deltas of a request that nobody has taken yet, at most one for each sequence."""
+    """The deltas of a request that haven't been taken yet, at most one for each sequence."""
 
     __slots__ = ("_deltas", "_only")
 

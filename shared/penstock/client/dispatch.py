@@ -119,7 +119,7 @@ class Dispatch:
         self.live.tick(now)
 
     def fingerprint_for(self, placement: Placement) -> str | None:
-        """What a request would be computed with that came now; None: nobody knows yet."""
+        """Returns what a request that came now would be computed with; None: not known yet."""
         engines = [each for each in self.fleet.candidates() if each.fingerprint is not None]
         if not engines:
             return None
@@ -373,8 +373,8 @@ class Dispatch:
         self.live.forget(session.endpoint)
 
     def _objection(self, session: EngineSession, welcome: Welcome) -> str:
-        """Why an engine core is not used; empty: it is. Where nobody else is known who serves our
-        model, it has a successor."""
+        """Why an engine core is not used; empty: it is. If no other engine core serves our model,
+        it is taken for the successor."""
         others = [s for s in self.fleet if s is not session and s.welcome and not s.refused]
         for other in others:
             if other.connected and other.welcome and other.welcome.boot == welcome.boot:

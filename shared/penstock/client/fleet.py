@@ -133,7 +133,7 @@ async def follow(
 
 
 async def _in_thread(resolver: Resolver, host: str, port: int) -> list[str]:
-    """Resolves the host in a thread that nobody waits for at the end: a resolver without an answer
+    """Resolves the host in a thread that isn't joined at the end: a resolver without an answer
     takes its time, and an executor's threads are joined when the interpreter leaves."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
@@ -156,7 +156,7 @@ async def _in_thread(resolver: Resolver, host: str, port: int) -> list[str]:
         try:
             loop.call_soon_threadsafe(deliver, endpoints, failure)
         except RuntimeError:
-            pass  # The loop has ended: nobody waits.
+            pass  # The loop has ended, so nothing waits.
 
     threading.Thread(target=ask, daemon=True, name="resolver").start()
     return await answer
@@ -292,7 +292,7 @@ class Fleet:
         if len(connected) > 1:
             staying = [s for s in connected if not s.draining and not s.retired]
             connected = _awake([s for s in staying if s.ready]) or staying or connected
-            # Those for prompts alone serve all where there is nobody else.
+            # Those for prompts alone serve everything where there are no others.
             connected = [s for s in connected if not s.prefills_from] or connected
         return connected
 

@@ -185,9 +185,9 @@ class Generation:
         """Does nothing: only a pooling request gets vectors."""
 
     def abort(self, *, withdrawn: bool = False) -> None:
-        """Ends the request here and in the engine core, unless it has ended already. withdrawn:
-        nobody goes on with its answer, whatever claim it has.  If the request's observer wants the
-        engine core's timeline, the client keeps the request until that has come."""
+        """Ends the request here and in the engine core, unless it has ended already. withdrawn: its
+        answer won't be resumed, whatever claim it has.  If the request's observer wants the engine
+        core's timeline, the client keeps the request until that has come."""
         if withdrawn:
             self.terms = self.terms.unclaimed()
         self._end_plain()
@@ -228,7 +228,7 @@ class Generation:
         for promise in (self.accepted, self.prepared):
             if not promise.done():
                 promise.set_exception(error)
-                promise.exception()  # So asyncio doesn't complain if nobody awaits the promise.
+                promise.exception()  # So asyncio doesn't complain if the promise isn't awaited.
         self._close()
 
     def take(self, output: SequenceOutput) -> None:

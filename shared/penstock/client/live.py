@@ -36,8 +36,9 @@ class EngineShown:
 class LiveFeed:
     """One for all engines and all watchers of a front end: they share one lease on each engine.
 
-    The owner of an engine's session calls this when the session opens and ends, passes its Snapshots,
-    and calls `tick` at least every second.  While nobody watches, engines are sent nothing.
+    The owner of an engine's session calls this when the session opens and ends, passes its
+    Snapshots, and calls `tick` at least every second.  While nobody watches, engines are sent
+    nothing.
     """
 
     def __init__(self) -> None:

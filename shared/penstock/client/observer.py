@@ -75,7 +75,7 @@ class RequestEvents:
 
     def accepted(self, timing: RequestTiming | None, max_tokens: int | None = None) -> None:
         """The request runs, or is about to. timing: filled from now on, if there is any.
-        max_tokens: that each of its sequences may gain; None: nobody has said so."""
+        max_tokens: that each of its sequences may gain; None: not known."""
 
     def entered(self) -> None:
         """A sequence of it is in a step."""
@@ -116,7 +116,7 @@ class RequestEvents:
 
 
 def _untold(tokens: int, elapsed: float | None) -> None:
-    """Nobody wants to know."""
+    """Does nothing: there is no observer."""
 
 
 UNOBSERVED = RequestEvents()
@@ -176,7 +176,7 @@ class ObservedRequest(RequestEvents):
         self.sequences = sequences
         self.cached_tokens: int | None = None
         self.generated_tokens = 0
-        self.max_tokens: int | None = None  # That each sequence may gain; None: nobody said so.
+        self.max_tokens: int | None = None  # That each sequence may gain; None: not known.
         self.entered_at: float | None = None  # When one of its sequences was first in a step.
         self.first_token: float | None = None
         self.last_token: float | None = None

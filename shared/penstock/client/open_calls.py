@@ -48,7 +48,7 @@ class OpenCalls:
             del self._open[answer.call]
 
     def forget(self, call: int) -> None:
-        """Forgets a call that nobody waits for any more."""
+        """Removes a call that isn't waited for any more."""
         self._open.pop(call, None)
 
     def lost(self, reason: str) -> None:

@@ -114,8 +114,8 @@ class Placement:
 
 
 def none_alike(only: str, there: Iterable[str], *, shown: bool) -> PenstockError:
-    """The error of a request that nobody can go on with. only: see Placement.  there: fingerprints
-    of engine cores that are.  shown: its client may have a part of its answer."""
+    """Returns the error of a request that no engine core can continue. only: see Placement.  there:
+    fingerprints of engine cores that are.  shown: its client may have a part of its answer."""
     template = (
         f"no engine core computes with {fingerprint_name(only)}, as {{}}; there is"
         f" {names_of(there)}"
@@ -212,7 +212,7 @@ class Holder(Protocol):
     one."""
 
     def send(self, message: FromFrontend) -> bool:
-        """False where there is nobody to send to."""
+        """Sends a message. False where there is no session."""
         ...
 
     def abort(self, request: OpenRequest) -> None:

@@ -195,7 +195,7 @@ def _digest(ask: RoutingRequest, prompt_token_ids: list[int]) -> bytes:
 
 
 MOST_PENDING = 64
-"""Lost engine cores that a request remembers at once, of which nobody knows yet what became."""
+"""Most lost engine cores that a request remembers at once whose fate isn't known yet."""
 
 
 class Blame:
@@ -205,8 +205,8 @@ class Blame:
     Suspected is only what had entered a step of an engine core and had gained nothing since, when
     the session with it was lost.  A session that ends is not a death yet: it is one when another
     life of an engine core answers at that place, and none when the same life does.  Until then the
-    suspicion is pending; where nobody ever comes back there (a name may lead elsewhere), it stays
-    so, and harms nobody.
+    suspicion is pending; where nothing ever comes back there (a name may lead elsewhere), it stays
+    so, and has no effect.
 
     deaths: as Submit's: those that are certain, since the request last gained something.
     """
@@ -237,7 +237,7 @@ class Blame:
 
     def lost(self, endpoint: str, boot: str | None, *, innocent: bool) -> None:
         """The session that it ran in has ended. boot: of the engine core there; None: not known.
-        innocent: it is known that nobody has died of anything that ran."""
+        innocent: it is known that no running request caused the end."""
         suspected, self._entered = self._entered, False
         if suspected and not innocent and boot and len(self._pending) < MOST_PENDING:
             self._pending[endpoint] = boot

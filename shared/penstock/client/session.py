@@ -214,7 +214,7 @@ class EngineSession(ReportedState):
                 now = time.monotonic()
             pause = max(0.005, self.transport.wait_hint(now))
             if not self._answered and now - self._begun > UNANSWERED:
-                # A place where nobody is may stay so. That somebody came wakes us all the same.
+                # An address without a listener may stay so. A connection wakes us all the same.
                 pause = max(pause, UNANSWERED_PACE)
             await asyncio.sleep(pause)
 

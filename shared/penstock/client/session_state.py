@@ -50,7 +50,7 @@ class ReportedState:
         return None if self.computing is None else self.computing.fingerprint
 
     def may_tell(self, now: float) -> bool:
-        """Whether it may soon say what it computes with, which nobody knows now."""
+        """Whether its fingerprint isn't known yet, but may soon be."""
         waited_for = self._answered or now - self._begun < AWAY_PATIENCE
         return self.fingerprint is None and not self.refused and waited_for
 

@@ -15,7 +15,7 @@ log = logs.get(__name__)
 
 class WaitingRoom:
     """Requests that wait for an engine core. They leave when one comes, when their deadline passes,
-    when patience ends, or when nobody is expected who could go on with them.
+    when patience ends, or when no engine core is expected that could take them.
 
     refused: how many ended as no engine core computes as they must be.
     """

@@ -45,8 +45,7 @@ class Fields:
         return other
 
     def not_asked(self) -> list[str]:
-        """Keys that nobody has asked for and whose value says something: not null, false, zero or
-        empty."""
+        """Keys that weren't read and whose value has an effect: not null, false, zero or empty."""
         return [key for key, value in self.values.items() if value and key not in self._asked]
 
     def ignore(self, *keys: str) -> None:

@@ -21,7 +21,7 @@ DEEPEST = 64
 def open_regular(path: Path) -> BinaryIO:
     """Opens a file for reading, without waiting. Raises OSError, or UnsupportedModel for a device,
     a pipe or a folder."""
-    # Without O_NONBLOCK, a pipe that nobody writes to would block right here.
+    # Without O_NONBLOCK, a pipe without a writer would block right here.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)

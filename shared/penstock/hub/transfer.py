@@ -1,8 +1,8 @@
 """One file's way from the hub into the cache.
 
 What has come lies in `blobs/ETAG.penstock.incomplete`, under a lock, and goes on from there after
-an interruption. A file gets its place among the blobs when size and hash are right: nobody ever
-reads half of one, or a wrong one.  (huggingface_hub's own downloads begin anew.)
+an interruption. A file gets its place among the blobs when size and hash are right: a partial or
+wrong one is never read.  (huggingface_hub's own downloads begin anew.)
 """
 
 from __future__ import annotations

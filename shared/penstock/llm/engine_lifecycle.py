@@ -306,7 +306,7 @@ class LaunchedEngine:
             raise StartupError(report.error or "the engine could not start")
 
     def _last_words(self) -> str:
-        """The end of its log, where nobody else has it."""
+        """Returns the end of its log, unless the caller has the log already."""
         if self._log is None:
             return "; see its log"
         with self._log.open("rb") as file:

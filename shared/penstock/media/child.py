@@ -82,7 +82,7 @@ def _answer(frame: bytearray, decoder: msgspec.msgpack.Decoder[Prepare]) -> Answ
         return Answer("memory")
     except Unfit as error:
         return Answer("refused", reason=str(error))
-    except Exception:  # A decoder's words about a stranger's bytes are for nobody.
+    except Exception:  # A decoder's message about a client's bytes isn't passed on.
         return Answer("refused", reason="can't be prepared")
 
 

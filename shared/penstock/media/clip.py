@@ -91,7 +91,7 @@ class Clip:
             self._file = self._opened()
         except MemoryError:
             raise
-        except Exception:  # FFmpeg's words about a stranger's file are for nobody.
+        except Exception:  # FFmpeg's message about a client's file isn't passed on.
             raise BadPicture(f"has an unsupported format; supported: {FORMATS_SAID}") from None
         try:
             self._stream = self._checked()

@@ -75,7 +75,7 @@ def _pdf(data: bytes, wanted: DocumentText) -> ExtractedText:
         raise BadDocument("is encrypted in a way that isn't read here; send it plain") from None
     except LimitReachedError:
         raise BadDocument("is a PDF with more in it than is accepted") from None
-    except Exception:  # pypdf's words about a stranger's bytes are for nobody.
+    except Exception:  # pypdf's message about a client's bytes isn't passed on.
         return _no_pdf(data)
 
 

@@ -51,7 +51,7 @@ def open_any(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
             return at_rate(track.blocks(), track.rate, rate)
     except (BadSound, MemoryError):
         raise
-    except Exception:  # FFmpeg's and soxr's words about a stranger's file are for nobody.
+    except Exception:  # FFmpeg's and soxr's messages about a client's file aren't passed on.
         raise BadSound("is damaged: it can't be decoded") from None
 
 
@@ -83,7 +83,7 @@ class Soundtrack:
             )
         except MemoryError:
             raise
-        except Exception:  # FFmpeg's words about a stranger's file are for nobody.
+        except Exception:  # FFmpeg's message about a client's file isn't passed on.
             if data[4:8] == b"ftyp" or data[:4] in _BEGINNINGS:
                 raise BadSound("is damaged or cut off") from None
             every = ", ".join((*sound.FORMATS, *FORMATS_SAID))

@@ -2,8 +2,8 @@
 event loop.
 
 GET only, one request a connection, everything bounded: the head's size and the time that it may
-take, and the connections at once, of which the oldest makes way for one more.  So nobody who holds
-connections open keeps a health check out.
+take, and the connections at once, of which the oldest makes way for one more.  So clients that hold
+connections open can't keep a health check out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The normalised description of a model: its sizes and layers.
 
-`penstock.prepare` fills these structs once, from a hub folder's config.json or from a GGUF
-file's metadata; nobody parses either format again.  Nothing here imports a heavy library.
+`penstock.prepare` fills these structs once, from a hub folder's config.json or from a GGUF file's
+metadata; nothing else parses either format.  Nothing here imports a heavy library.
 """
 
 from __future__ import annotations

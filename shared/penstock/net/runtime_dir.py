@@ -50,7 +50,7 @@ class RuntimeDir:
                 f"the runtime folder {base} has too long a path: sockets in it would need "
                 f"{longest} bytes of {MAX_IPC_PATH}; set XDG_RUNTIME_DIR or TMPDIR to a shorter one"
             )
-        # Locked before it gets its name, so that nobody ever sees it unlocked.
+        # Locked before it gets its name, so that it is never seen unlocked.
         unnamed = path / "lock.new"
         try:
             lock = os.open(unnamed, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)

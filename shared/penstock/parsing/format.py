@@ -215,7 +215,7 @@ class ThoughtFormat:
     names: by which `--reasoning-parser` takes it.  block: around the thoughts.
     open_at_first: the answer begins inside of the block where the prompt says nothing about it.
     ended_by: marks that end the thoughts too, and are what comes next.
-    dropped: marks around the content after them, which are nobody's.
+    dropped: marks around the content after them, which belong to neither.
     answer: those around an answer's words. Where a grammar says what these are, they may be left
         out.
     """

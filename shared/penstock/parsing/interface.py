@@ -135,7 +135,8 @@ class ToolParser(OutputParser):
 
     @staticmethod
     def new_id() -> str:
-        """The id of a call. Nobody can guess it, so nobody can answer another's call."""
+        """Returns the id of a call, which can't be guessed, so another client's call can't be
+        answered."""
         return f"call_{secrets.token_hex(12)}"
 
 

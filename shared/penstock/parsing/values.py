@@ -162,7 +162,7 @@ def python_json(value: Any) -> str:
     character. Raises ValueError for infinite numbers."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    # Escapes of half a pair are nobody's text.
+    # Escapes of lone surrogates are no text.
     return joined.encode("utf-8", "replace").decode()
 
 

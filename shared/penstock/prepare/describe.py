@@ -52,7 +52,7 @@ class DescribedExperts(msgspec.Struct, frozen=True, kw_only=True):
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """implementation: whose code computes it.  parameters: numbers in the weights; None where they
     are packed in a way that hides how many.  size: bytes of the weights' files.  cpu_bytes: of
-    their matrices as the CPU kernels hold them; None where nobody knows before they are loaded.
+    their matrices as the CPU kernels hold them; None where that is unknown before they are loaded.
     refused: why a worker won't load the files; empty if it will, None where none is installed.
     kv_bytes_per_token: 0 for a model without a KV cache.
     kv_bytes: of a sequence that fills the context, where layers with a window keep that alone; with

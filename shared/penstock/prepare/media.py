@@ -2,7 +2,7 @@
 
 preprocessor_config.json, or `image_processor` in processor_config.json, says how pictures become
 pixels; config.json which tokens stand for them; defaults are those of transformers' image
-processors.  Anything there that nobody here knows is an error, as in config.json.
+processors.  Unknown settings there are errors, as in config.json.
 """
 
 from __future__ import annotations

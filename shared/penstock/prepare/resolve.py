@@ -138,7 +138,7 @@ def resolve(model: str, report: Report, fetch: Fetch = "missing") -> ResolvedMod
 
 def check_could_be(model: str) -> None:
     """Raises ModelNotFound for what is no alias, no path of anything, and can't be a hub's name.
-    Asks nobody."""
+    Doesn't use the network."""
     if find_packaged(model) is None and named_path(model) is None and not parse(model):
         raise _nowhere(model)
 

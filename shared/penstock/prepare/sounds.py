@@ -57,7 +57,7 @@ def of_pictures(values: dict[str, Any]) -> tuple[str, ...]:
 
 
 def check_known(settings: Fields, harmless: tuple[str, ...]) -> None:
-    """Raises UnsupportedModel for a setting that nobody has read, unless it is a harmless one."""
+    """Raises UnsupportedModel for a setting that wasn't read, unless it is a harmless one."""
     settings.ignore(*harmless)
     unknown = settings.not_asked()
     if unknown:

@@ -65,7 +65,7 @@ def usable_nodes(root: Path | None = None, status: Path | None = None) -> dict[i
 
 
 def _nodes_with_memory(root: Path, status: Path) -> set[int] | None:
-    """None: nobody says."""
+    """Returns the numbers of NUMA nodes with memory; None: unknown."""
     lists = []
     try:
         lists.append((root / "has_memory").read_text())

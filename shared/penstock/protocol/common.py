@@ -91,7 +91,7 @@ class SessionTerms(msgspec.Struct, frozen=True, array_like=True):
     """Seconds for which its KV blocks are kept before others' after the request's end; None: as the
     engine core's settings have it."""
     resume_within_s: float | None = None
-    """Seconds after which the next turn is expected; None: nobody knows."""
+    """Seconds after which the next turn is expected; None: unknown."""
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):

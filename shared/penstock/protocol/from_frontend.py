@@ -116,9 +116,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", omit_defaults=True):
     session: SessionTerms | None = None
     """The conversation that it is a turn of; None: of none."""
     claim: Claim | None = None
-    """The name by which its answer is found again: it is computed on for a while where nobody reads
-    it any more, and this request may be given what an earlier one with an equal claim has had
-    computed. None: it ends with its reader, and is computed by itself."""
+    """The name by which its answer is found again: it is computed on for a while without a reader,
+    and this request may get the answer that was computed for an earlier one with an equal claim.
+    None: it ends with its reader, and is computed by itself."""
     claimed: bool = False
     """Whether `prediction` is what somebody claims the output to be, and this is to find out: then
     as many of its tokens as fit are computed in each step, whatever was learnt of drafts."""
@@ -182,16 +182,16 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     handed_over: bool = False
     """Whether it goes on at another engine core instead."""
     kept: bool = False
-    """Whether a request with a claim is only left: it ends when nobody has claimed its answer in
+    """Whether a request with a claim only loses its reader: it ends unless its answer is claimed in
     time."""
 
 
 class ExpectPrompt(msgspec.Struct, frozen=True, tag="expect_prompt", omit_defaults=True):
     """Another engine core computes this prompt first, and its request is to follow here. What that
-    one's worker has of the prompt's KV blocks is fetched meanwhile, as far as there is room that
-    nobody needs; all workers that this one fetches from are asked. It promises nothing, and has no
-    answer. After MAX_EXPECT_SECONDS nothing more is fetched. Sent only to engine cores whose
-    Welcome says that they support it (`expects`)."""
+    one's worker has of the prompt's KV blocks is fetched meanwhile, as far as there is spare room;
+    all workers that this one fetches from are asked. It promises nothing, and has no answer. After
+    MAX_EXPECT_SECONDS nothing more is fetched. Sent only to engine cores whose Welcome says that
+    they support it (`expects`)."""
 
     number: int
     """A number as a request has one; ForgetPrompt names it."""

@@ -55,7 +55,7 @@ class Seen(msgspec.Struct, frozen=True, tag="seen"):
 
 
 class Unload(msgspec.Struct, frozen=True, tag="unload"):
-    """A client wants it ended as soon as nobody has work for it."""
+    """A client wants the model unloaded as soon as it is idle."""
 
     model: str
 

@@ -46,7 +46,7 @@ class TenantPlaces:
         return len(self._waiting.get(name, ()))
 
     def take(self, name: str) -> bool:
-        """Whether the tenant gets a place now. Nobody passes those that wait."""
+        """Whether the tenant gets a place now. Waiting callers come first."""
         if name in self._waiting or not self._may(name):
             return False
         self._give(name)

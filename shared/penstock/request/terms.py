@@ -28,7 +28,7 @@ MAX_DEADLINE_MS = 86_400_000
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """tenant: who asks, empty for nobody in particular.  priority: lower is sooner.
+    """tenant: whose request it is; empty: of none.  priority: lower is sooner.
     deadline: on this process's monotonic clock, seconds; None: whenever.  cache_salt: of a tenant's
     requests, those with the same salt may use each other's KV blocks.
     grant: the tenant's limits; None: those that the engine core was started with.

@@ -213,7 +213,8 @@ def as_executed(kept: Collection[int]) -> None:
 
 
 def _hear(theirs: socket.socket) -> Told | None:
-    """What to be, with the environment and the files for it; None where nobody will say."""
+    """Returns the message that says which process to become, with its environment and files; None
+    if there will be none."""
     with theirs:
         message, received, *_ = socket.recv_fds(theirs, MESSAGE, FILES)
     if not message:

@@ -64,7 +64,7 @@ REPARENTED = 5.0
 LOOK = 0.02
 """Seconds between looks for processes that have ended, while there are any."""
 LOOKS = 50
-"""Looks in a row that find a process before it is taken for one that nobody waits for."""
+"""Looks in a row that find an ended process before it is taken for an orphan."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GO = b"go"
 ARE_YOU_READY = b"are you ready"
@@ -281,8 +281,8 @@ async def _collect_orphans() -> None:
 
 
 async def _collect() -> None:
-    """Returns once nobody is there that has ended. What is there for long is nobody else's to wait
-    for either."""
+    """Returns once no ended process is left. One that stays for long is an orphan, and is reaped
+    here."""
     seen, looks = None, 0
     while (ended := _ended()) is not None:
         looks = looks + 1 if ended == seen else 0
@@ -350,7 +350,7 @@ def _fork(message: bytes, files: list[int], run: Role, supervisor: int) -> None:
 def _become(message: bytes, files: list[int], run: Role, supervisor: int) -> NoReturn:
     try:
         deadline = time.monotonic() + REPARENTED
-        # The kernel tells nobody when it has done so.
+        # The kernel doesn't notify when it has done so.
         while os.getppid() != supervisor and time.monotonic() < deadline:
             time.sleep(0.001)
         die_with_parent(supervisor)

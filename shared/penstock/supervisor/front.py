@@ -57,7 +57,7 @@ class FrontSpecs:
         return [ChildSpec("batches", arguments, inherited=self.held, grace=self.grace)]
 
     def grpc(self) -> list[ChildSpec]:
-        """None where nobody asks for it."""
+        """Returns the gRPC processes; none unless they are configured."""
         if self.config.gateway.grpc_port is None:
             return []
         ready = ("--ready-file", str(grpc_ready(self.runtime)))

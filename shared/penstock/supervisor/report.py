@@ -43,7 +43,7 @@ class StartupReport:
         try:
             os.write(self._fd, msgspec.json.encode(value) + b"\n")
         except OSError:
-            pass  # nobody reads any more: `watch` says so
+            pass  # the reader is gone: `watch` reports it
 
     def watch(self, on_reader_gone: Callable[[], None]) -> None:
         """Calls back, once, when the reading end is closed."""

@@ -291,7 +291,7 @@ class System:
         else:
             await engine_ready(frontends, self.config.engine.transport)
         self.was_ready = True
-        self.options.ahead.close()  # What nobody has needed.
+        self.options.ahead.close()  # Those that weren't needed.
         (runtime.path / "ready").touch()
         log.info("ready", url=url, seconds=time.monotonic() - begun)
         phases = self._start_phases()

@@ -209,7 +209,7 @@ class WrittenArguments(WrittenObject):
 
 
 def text_of(value: object) -> str | None:
-    """The JSON that a value was read from; None: nobody knows it."""
+    """Returns the JSON that a value was read from; None: unknown."""
     return value._text if isinstance(value, WrittenValue | WrittenFloat) else None
 
 

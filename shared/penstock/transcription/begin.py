@@ -90,8 +90,8 @@ async def begin(
     """Prepares the recording. lease: holds it to its end.  name: of the requests to the engine. All
     of them are computed alike.
 
-    Raises InvalidRequest for wishes that the model can't fulfil, EngineUnavailable where nobody
-    knows yet what engine cores compute with, and what MediaDesk.prepare raises.
+    Raises InvalidRequest for wishes that the model can't fulfil, EngineUnavailable where engine
+    cores' fingerprints aren't known yet, and what MediaDesk.prepare raises.
     """
     facts, media, tokenizer = facts_of(text), text.media, text.tokenizer
     if media is None:

@@ -56,7 +56,7 @@ def compression_ratio(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A window's tokens, without the end. no_speech: probability of silence; None: nobody asked.
+    """A window's tokens, without the end. no_speech: probability of silence; None: not requested.
     silent: nothing was said.  ended: by itself, and not for want of room."""
 
     token_ids: list[int]

@@ -1,4 +1,4 @@
-"""CurveZMQ: who may dial the engine core over a network, and that nobody listens in.
+"""CurveZMQ: authenticates and encrypts connections to the engine core over a network.
 
 `curve_keys` makes and reads the files.  The handshake: http://curvezmq.org; asking whether a key is
 allowed: ZAP, https://rfc.zeromq.org/spec/27.

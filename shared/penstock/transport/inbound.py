@@ -111,7 +111,8 @@ class Inbound(ABC, Generic[Incoming]):
 
     @property
     def more(self) -> bool:
-        """Whether the next turn has something to hand out, so that nobody should wait for it."""
+        """Whether the next turn has something to pass on, so that the caller shouldn't wait for the
+        socket."""
         return bool(self._inbox or self._ended) or self._unread
 
     def poll(self, now: float) -> list[Event[Incoming]]:
@@ -201,8 +202,8 @@ class Inbound(ABC, Generic[Incoming]):
     def _silent(self, numbering: Numbering, now: float) -> bool:
         """Whether its peer is to be given up.
 
-        Where something is left unread that may be its beats.  But nobody has looked for as long
-        only where this process was frozen as a whole; then the peer has given us up.
+        Where something is left unread that may be its beats.  But the socket goes unread for as
+        long only where this process was frozen as a whole; then the peer has given us up.
         """
         timeout = self._settings.peer_timeout
         return numbering.silent(now, timeout) and not (

@@ -162,7 +162,7 @@ class SessionClient(Inbound[Incoming]):
                 try:
                     send(self.socket, bye)
                 except zmq.ZMQError:
-                    pass  # It is gone already: there is nobody to tell.
+                    pass  # The peer is gone already.
             self.socket.close(linger=linger)
         self.socket = None
         self._numbering = None

@@ -241,7 +241,7 @@ class SessionServer(Inbound[Incoming]):
         except zmq.Again:
             return True  # Its pipe is full.
         except zmq.ZMQError:
-            return False  # There is nobody to tell.
+            return False  # The peer is gone.
         return True
 
     def _accept(self, parts: list[bytes], now: float) -> None:

@@ -107,7 +107,7 @@ def _list_tiles(
 
 def most_tiles(pairs: int, experts: int, rows: int) -> int:
     """Returns the number of tiles that `pairs` pairs may need: all but one pair of each expert may
-    begin a tile that nobody fills."""
+    begin a tile that stays partly empty."""
     return (pairs + min(experts, pairs) * (rows - 1)) // rows
 
 

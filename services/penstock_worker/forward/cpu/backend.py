@@ -279,7 +279,7 @@ class CPUEncoderDecoder:
     encoder_rows: int
     vocab: int
     shown: ShownHeads | None = None
-    """What `crossing` gives; None: nobody knows which heads."""
+    """The output of `crossing`; None: it isn't known which heads follow the sound."""
 
     @property
     def layers_done(self) -> int:

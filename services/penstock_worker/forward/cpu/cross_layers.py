@@ -65,7 +65,7 @@ def compile_stored(
     config: ModelConfig, weights: ModelWeights, places: Sequence[tuple[int, int]]
 ) -> Program:
     """Returns what a step does with an encoder's rows: each layer's keys and values of them go to
-    the cache. Queries are made, too, and read by nobody."""
+    the cache. Queries are computed, too, and not used."""
     layers = [_weights(layer) for layer in weights.layers]
     readers = [each for cross in layers for each in (cross.query, cross.key, cross.value)]
     width = config.hidden_size

@@ -36,7 +36,7 @@ _ALWAYS = frozenset(
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     )
 )
-"""`const` is of draft 6; nobody who writes it in an older one means that anything will do."""
+"""`const` came with draft 6; a schema of an older draft that has it is meant to use it."""
 ABOUT = {
     **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
     **dict.fromkeys(("patternProperties", "minProperties", "maxProperties"), "object"),

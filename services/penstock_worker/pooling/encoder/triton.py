@@ -71,7 +71,7 @@ class TritonWithinInputs:
         rotation: Rotation | None,
         norms: HeadNorms | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """A cache that has a slot for each row, and that nobody reads after this layer."""
+        """Returns a cache that has a slot for each row, and isn't read after this layer."""
         keys, values = torch.empty(2, *key.shape, dtype=key.dtype, device=key.device)
         query = rope_write(
             query,

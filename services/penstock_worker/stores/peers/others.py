@@ -50,7 +50,7 @@ class OtherWorkers:
         return self._layout.payload_bytes
 
     def has(self, key: bytes) -> bool:
-        """Returns True: nobody needs to write anything here."""
+        """Returns True: nothing needs to be written here."""
         return True
 
     def leading(self, keys: Sequence[bytes]) -> int:

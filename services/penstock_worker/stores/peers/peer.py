@@ -145,7 +145,7 @@ class KVPeer:
         try:
             self.socket.send(_encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
-            return False  # Nobody is there.
+            return False  # Nothing answers.
         return True
 
     def _receive(self) -> HasKV | KVPart:

@@ -202,7 +202,7 @@ def longest_edge(settings: ImageSettings, key: str, default: int) -> int:
 
 
 def check_all_read(settings: ImageSettings) -> None:
-    """Raises UnsupportedModel for a setting that nobody asked for."""
+    """Raises UnsupportedModel for a setting that wasn't read."""
     settings.ignore(*_HARMLESS, *(key for key in settings.values if key.endswith("_token_id")))
     if settings.kind != "LlavaImageProcessor":
         settings.ignore("do_pad", "pad_size")

@@ -138,7 +138,7 @@ class VideoSettings(ImageSettings):
 
 
 def check_all_read(settings: VideoSettings) -> None:
-    """Raises UnsupportedModel for a setting that nobody asked for."""
+    """Raises UnsupportedModel for a setting that wasn't read."""
     settings.ignore(*_HARMLESS)
     unknown = settings.not_asked()
     if unknown:

@@ -104,8 +104,8 @@ AUTO_ROUND = CALIBRATION | {
 
 
 def check_known(settings: Fields, known: Collection[str]) -> None:
-    """Raises UnsupportedModel for a setting that isn't among `known` and says something, because
-    nobody here knows what it changes."""
+    """Raises UnsupportedModel for a setting that isn't among `known` and has an effect, as that
+    effect is unknown."""
     for key, value in settings.values.items():
         if key not in known and not is_empty(value):
             raise UnsupportedModel(

@@ -27,7 +27,7 @@ class StartModel:
 
 @dataclass(frozen=True)
 class StopModel:
-    """End its processes: nobody has work for it."""
+    """End its processes: it is idle."""
 
     model: str
 
@@ -208,7 +208,7 @@ class Residents:
             resident.failures = 0
 
     def unload(self, model: str) -> Iterator[Action]:
-        """Has a model end as soon as nobody has work for it."""
+        """Ends a model as soon as it is idle."""
         resident = self._all.get(model)
         if resident is not None and resident.evictable:
             yield from self._close(resident)
@@ -296,7 +296,7 @@ class Residents:
         )
 
     def _is_late(self, resident: Resident, now: float) -> bool:
-        """Whether it takes too long to become ready. Nobody's work ends with it: it had none."""
+        """Whether it takes too long to become ready. No request ends with it: it had none."""
         loading = resident.presence == "starting" and not resident.pinned
         return loading and now - resident.begun_at >= self._load_timeout
 
@@ -307,7 +307,8 @@ class Residents:
 
     def _make_room(self, now: float) -> Iterator[Action]:
         """Starts what is wanted, in the order of the wanting, where there is room; else has others
-        make way for the first of them. Nobody overtakes: a large one would wait for ever."""
+        make way for the first of them. No model overtakes another: a large one would wait for
+        ever."""
         waiting = [
             each
             for each in self._all.values()

@@ -2,7 +2,7 @@
 
 Jinja's sandbox keeps a template from reaching Python's insides; it can't keep it from looping for
 ever or asking for a gigabyte.  A process can: it has a bound on memory and on CPU time, and what
-stalls in it holds up nobody else.
+stalls in it holds up nothing else.
 
 wire    what is said over the socket between the two
 child   the program that fills templates; imports jinja2 and msgspec and little else
