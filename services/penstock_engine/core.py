@@ -32,7 +32,7 @@ MAX_INTERNAL_ERRORS = 3
 """Internal errors with no settled step between them, after which the core gives up."""
 
 MAX_SAVED_AGAIN = 32_768
-"""Blocks that are kept once more when what runs is handed over."""
+"""Most blocks that are stored once more when running requests are handed over."""
 
 IDLE_AUDIT_INTERVAL = 10.0
 """Seconds between audits of the pool; one of a million blocks takes some 30 ms."""
@@ -43,9 +43,9 @@ class EngineCore:
 
     A turn is a batch of events and the `step` after it. In a whole turn each part does what is due
     or has become possible. Most turns of a busy core bring nothing but the tokens of sequences that
-    go on: those settle a step and plan the next, and parts are asked for nothing but what the plan
-    has found to be missing, until the next deadline. One is at most a beat away: a Status is due
-    then.
+    go on: those settle a step and plan the next, and other parts are asked only for what the plan
+    has found to be missing, until the next deadline, which is at most a beat away, when a Status is
+    due.
 
     The requests (prompt, emitted tokens, parameters) are the truth; slots, blocks and plans are
     derived from them and can be built again at any time, as they are when a worker dies.

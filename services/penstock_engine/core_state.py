@@ -80,8 +80,8 @@ class CoreState:
     kept_answers: KeptAnswers  # which of them, and of ended ones, other front ends may claim
     shared_answers: SharedAnswers  # which of them several requests of front ends get
     workers: Workers  # the rank group and its health
-    grammars: GrammarManager  # grammars of structured output, and who waits for them
-    media: MediaManager  # items of prompts, who waits for them, and what is encoded
+    grammars: GrammarManager  # grammars of structured output, and the sequences that wait for them
+    media: MediaManager  # items of prompts, the sequences that wait for them, and what is encoded
     adapters: AdapterManager  # which adapters are loaded, and which sequences wait for one
     adapter_names: AdapterNames  # adapters by the names that requests use
     remote_kv: RemoteKV  # sequences that wait for KV blocks from disk or other workers

@@ -47,7 +47,7 @@ RETRY_AFTER = 5.0
 
 
 class Places:
-    """Counts what is open. Belongs to one event loop.
+    """Counts open requests. Belongs to one event loop.
 
     what: in plural, with `open` or the like after it.  flag, tenant_flag: which say how many.
     """

@@ -76,8 +76,8 @@ class SigningKey:
 
 
 def _warn_of_others(file: Path, mode: int) -> None:
-    """Who reads it can sign in the server's name, and who writes it has the server sign by another
-    key."""
+    """Warns of a key file that others can access: its readers can sign in the server's name, its
+    writers can replace the key."""
     others = stat.S_IMODE(mode) & (stat.S_IRWXG | stat.S_IRWXO)
     if others:
         writes = others & (stat.S_IWGRP | stat.S_IWOTH)

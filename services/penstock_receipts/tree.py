@@ -29,7 +29,7 @@ class ReceiptTree:
         self._levels = [list(leaves)]
         while len(level := self._levels[-1]) > 1:
             pairs = [_node(*level[at : at + 2]) for at in range(0, len(level) - 1, 2)]
-            # Who has no sibling rises as it is.
+            # A node without a sibling moves up as it is.
             self._levels.append(pairs + level[2 * len(pairs) :])
 
     @property

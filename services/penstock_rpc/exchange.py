@@ -82,7 +82,7 @@ class AppExchange:
         return b"".join([piece async for piece in self.pieces()])
 
     def abort(self) -> None:
-        """Ends the request for somebody who is not its client."""
+        """Ends the request on behalf of another caller than its client."""
         self.aborted = True
         self.leave()
 

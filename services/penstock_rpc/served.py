@@ -20,7 +20,7 @@ def model_facts(service: Service, name: str | None = None) -> Welcome:
 
 
 def pools(service: Service, name: str) -> bool:
-    """Whether the model called so gives vectors, before it is known who asks: so nothing is started
+    """Whether the model called so gives vectors, before the caller is known: so nothing is started
     for that, and one that has never been loaded passes for a model that generates. Raises
     EngineUnavailable."""
     models = service.models

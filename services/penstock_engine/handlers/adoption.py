@@ -24,7 +24,8 @@ ELSEWHERE = "another connection goes on with this stream"
 
 
 class Adoption:
-    """Keeps what is resumable going for a while, and gives it to who goes on with it."""
+    """Keeps resumable requests going for a while, and gives them to the readers that resume
+    them."""
 
     def __init__(self, state: CoreState, finisher: Finisher) -> None:
         self._state = state
@@ -176,8 +177,8 @@ class Adoption:
         )
 
     def _may_have(self, submit: Submit, found: Request, *, ahead: bool) -> bool:
-        """Names are digests, and claims are made by front ends. The request itself has the last
-        word. ahead: see KeptAnswer.agrees."""
+        """Whether the new reader may have the answer. Claims are digests made by front ends, so the
+        request itself is compared, too. ahead: see KeptAnswer.agrees."""
         kept = found.kept
         sampling = self._sampling_of(submit)
         if ahead and sampling.temperature == 0.0:

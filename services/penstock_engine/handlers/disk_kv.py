@@ -1,5 +1,5 @@
-"""What a worker says of its tier on disk and what it does to those who wait for it, and blocks that
-are brought back before they are asked for."""
+"""Handles a worker's messages about its disk tier, the sequences that wait for it, and blocks that
+are fetched before their request comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says of grammars, and what it does to those who wait for them."""
+"""Handles workers' messages about grammars, and the sequences that wait for them."""
 
 from __future__ import annotations
 

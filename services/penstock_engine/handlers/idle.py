@@ -14,8 +14,8 @@ log = logs.get(__name__)
 
 
 class IdleSleep(HasDeadline, Restless):
-    """Puts the model to sleep after so many minutes without work, and rouses it where there is
-    some. Who puts it to sleep by hand wakes it by hand."""
+    """Puts the model to sleep after so many minutes without work, and wakes it when there is some.
+    A model that was put to sleep by hand is woken by hand."""
 
     def __init__(self, settings: SchedulerSettings, state: CoreState) -> None:
         self._seconds = 60 * settings.idle_sleep_minutes

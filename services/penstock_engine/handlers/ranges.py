@@ -53,7 +53,7 @@ def wrong_ready(ready: Ready, block_size: int) -> str | None:
 
 
 def wrong_groups(groups: tuple[KVGroup, ...], block_size: int) -> str | None:
-    """Returns what is wrong with a worker's KV groups; None if nothing is."""
+    """Returns the fault of a worker's KV groups; None if there is none."""
     if not 1 <= len(groups) <= MAX_GROUPS:
         return f"a model has 1 to {MAX_GROUPS} KV groups, not {len(groups)}"
     spans = [span for group in groups for span in (group.window, group.chunk) if span is not None]

@@ -1,4 +1,4 @@
-"""The encoder cache's books: whose rows are on the workers, and who may not go."""
+"""The encoder cache's books: which rows are on the workers, and which must stay."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
             frontends, workers, clock, self._gone, load_bytes=load_bytes, step_rows=step_rows
         )
         self._stuck: dict[str, MediaEntry] = {}
-        """Items that were dropped, and that somebody who runs has come to."""
+        """Items that were dropped, and that a running sequence has come to."""
         self._looked: dict[Sequence, int] = {}
         """Tickets of those that wait in the queue with all that they need."""
         self._found: dict[Sequence, int] = {}
@@ -171,8 +171,8 @@ class MediaManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
                 return
 
     def _pull(self, sequence: Sequence, computed: int, now: float) -> bool:
-        """Asks for all that is absent of what it needs; or for nothing, as there is no room: then
-        it doesn't keep what is there."""
+        """Asks for all that is absent of what it needs; or for nothing if there is no room, and
+        then it doesn't pin the rest."""
         absent = [e for e in self._books.attach(sequence, computed) if e.stage is MediaStage.ABSENT]
         buried = any(map(self.exchange.is_buried, absent))
         if buried or not self.loads.reserve(absent):

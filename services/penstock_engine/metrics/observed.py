@@ -17,7 +17,7 @@ from penstock_engine.metrics.figures import FigureSnapshot, snapshot
 from penstock_engine.sessions.effects import Effects
 
 FRESH = 0.2
-"""Seconds for which a state is as good as a new one: who asks more often gets it again."""
+"""Seconds for which a snapshot is reused when metrics are read more often."""
 
 
 class Observed:

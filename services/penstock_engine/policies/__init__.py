@@ -1,1 +1,2 @@
-"""Scheduling policies: who is served first, who gets how much of a step, and who gives way."""
+"""Scheduling policies: the order of sequences, the share of each in a step, and which is
+preempted."""

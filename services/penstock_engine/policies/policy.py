@@ -1,4 +1,5 @@
-"""The interface of a scheduling policy: who waits where, who gets what of a step, who gives way."""
+"""The interface of a scheduling policy: the order of waiting sequences, the share of each in a
+step, and which is preempted."""
 
 from __future__ import annotations
 
@@ -84,8 +85,9 @@ class Policy(ABC):
         return
 
     def debts(self) -> dict[str, float] | None:
-        """How much more each tenant has been given than who has been given least, for its weight,
-        in generated tokens; None: this policy keeps no accounts. For people, not for decisions."""
+        """Returns how much more each tenant has been given than the one that has been given least,
+        for its weight, in generated tokens; None: this policy keeps no accounts. For people, not
+        for decisions."""
         return None
 
     def standings(self, tenants: Iterable[str]) -> dict[str, Standing]:

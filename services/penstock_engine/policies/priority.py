@@ -17,7 +17,7 @@ from penstock_engine.request.step_builder import StepBuilder
 class ByPriority(OneLine):
     """Keys never change, so the first sequence in the order is never preempted, and finishes.
 
-    Somebody who runs makes way for one that waits only if it is of a worse priority, and comes
+    A running sequence makes way for a waiting one only if it is of a worse priority, and comes
     after it even when ageing is counted: so they can't take turns in preempting each other.
     """
 

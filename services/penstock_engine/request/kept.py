@@ -62,11 +62,11 @@ class KeptAnswer:
         was asked for, which an audit adds to."""
         self.tenant = tenant
         self.sampling = sampling
-        self.claims: list[bytes] = []  # digests of those who may have it again; the first first
+        self.claims: list[bytes] = []  # digests of the claims on it, the first one first
         self.shared = b""  # by which equal requests find it while it is computed; empty: they don't
         self.retried = False  # it may be claimed before there is anything of it
         self.joined = 0  # readers that have come to it
-        self.left: list[bytes] = []  # claims of those who have left it and may come again
+        self.left: list[bytes] = []  # claims of readers that have left and may come again
         self.size = 0
         """The answer's share of the room."""
         self._room = room

@@ -19,7 +19,7 @@ message, however many tokens a step may have."""
 
 
 class StepBuilder:
-    """Collects what a step computes, within its token budget, and who starts in it.
+    """Collects what a step computes, within its token budget, and which sequences start in it.
 
     What starts brings all its tokens along, whether they are to be computed or not: their keys are
     looked up, their blocks claimed, their ids sent.  So that has a bound of its own.
@@ -43,7 +43,7 @@ class StepBuilder:
     def __init__(self, budget: int, room: int) -> None:
         self.left = budget  # tokens that are not given out
         self._held = 0  # tokens that are held back
-        self.room = room  # tokens that others who start may bring
+        self.room = room  # tokens that further starting sequences may bring
         self.reportable = MAX_PROMPT_LOGPROBS
         """Prompt tokens that the step's result may yet report log-probabilities of."""
         self.items: dict[int, tuple[Sequence, int, int, list[int]]] = {}

@@ -3,7 +3,8 @@ and KV blocks.
 
 The state has the ones that its model and settings need, in one order, and each is asked only at the
 hooks that it overrides: a step costs nothing for a feature that isn't there. The order is that of
-`CoreState.scheduler_features`, and counts: who waits for an adapter asks for no media meanwhile.
+`CoreState.scheduler_features`, and counts: a sequence that waits for an adapter asks for no media
+meanwhile.
 """
 
 from __future__ import annotations

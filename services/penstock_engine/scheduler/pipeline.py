@@ -88,8 +88,7 @@ class PipelineScheduler(Scheduler):
         super()._run_suspect(builder)
 
     def _extend(self, sequence: Sequence, builder: StepBuilder, most: int | None = None) -> None:
-        """Serves a sequence within the share: it counts who is served, as others may find no
-        blocks."""
+        """Serves a sequence within the share, which counts those that got blocks."""
         decodes = self._computable(sequence) == 1
         if decodes and not self._share:
             return

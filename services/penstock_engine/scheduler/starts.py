@@ -29,7 +29,8 @@ class Look(NamedTuple):
     start: Start | None
 
     def holds(self, head: Sequence, released: int, steps: int) -> bool:
-        """Whether nothing has become free since; who waits for others looks after each step."""
+        """Whether nothing has become free since; a sequence that waits for others is tried again
+        after each step."""
         age = steps - self.steps
         recent = age < MAX_LOOK_STEPS if self.start is not None else age == 0
         return recent and head is self.head and released == self.released
@@ -121,8 +122,8 @@ class StartFinder:
         """Returns how many blocks must be free for a sequence to start while others run: its own,
         and what those may soon need.
 
-        Who runs has the blocks for the tokens that it has: budget is left for a newcomer only
-        when all that have started are served.
+        A running sequence has the blocks for the tokens that it has: budget is left for a newcomer
+        only when all that have started are served.
         """
         headroom = self._headroom.blocks(others, self._state.kv_groups) if others else 0
         return own + headroom

@@ -1,4 +1,4 @@
-"""Who waits, who holds a slot and KV blocks, and what the results of steps do to them.
+"""Which sequences wait, which hold a slot and KV blocks, and what the results of steps do to them.
 
 Charter: this file makes no choices.  It knows tokens, blocks and slots; sessions, messages to front
 ends and stop rules are the core's.

@@ -1,4 +1,4 @@
-"""How an engine core leaves: what is open ends here, or goes on at another one with its KV."""
+"""How an engine core drains: open requests end here, or go on at another one with their KV."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from penstock.config.cache_settings import CacheSettings
 from penstock_engine.parts import HasDeadline, ReportsStatus, Restless
 
 KEPT_SECONDS = 5.0
-"""Seconds for which others can fetch the KV of what has been handed over, before the engine core
-leaves."""
+"""Seconds for which others can fetch the KV of requests that were handed over, before the engine
+core leaves."""
 
 
 class Drain(HasDeadline, ReportsStatus, Restless):
@@ -30,7 +30,7 @@ class Drain(HasDeadline, ReportsStatus, Restless):
             self.began = now
 
     def advance(self, now: float, *, has_open: bool) -> bool:
-        """Whether it begins to hand over, now: what is open has had its time."""
+        """Returns whether the hand-over begins now, as open requests have had their time."""
         if self.hands_over or not has_open or now < self._hands_over_at:
             return False
         self.hands_over = True

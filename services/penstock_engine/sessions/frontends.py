@@ -1,4 +1,4 @@
-"""The sessions of front ends: who has which requests open, and what goes to each next."""
+"""The sessions of front ends: the open requests of each, and what is sent to it next."""
 
 from __future__ import annotations
 

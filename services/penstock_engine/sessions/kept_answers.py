@@ -33,7 +33,7 @@ EACH = 64
 class KeptAnswers(HasDeadline):
     """Answers by their claims; of several with equal claims, the newest.
 
-    grace: seconds for which an answer waits for a reader who goes on with it; 0: none does.
+    grace: seconds for which an answer waits for a reader that resumes it; 0: none waits.
     """
 
     def __init__(self, grace: float) -> None:
@@ -93,7 +93,7 @@ class KeptAnswers(HasDeadline):
             known += [each for each in claims if each not in known]
 
     def came_again(self, request: Request, submit: Submit) -> None:
-        """Who submits this reads it, and is none of those who have left it."""
+        """Notes that the reader of this submission has come back."""
         kept, claim = request.kept, submit.claim
         if kept is not None and claim is not None and claim.digest in kept.left:
             kept.left.remove(claim.digest)
@@ -167,8 +167,8 @@ class KeptAnswers(HasDeadline):
             kept.grow(len(request.prompt_token_ids) + EACH)
 
     def settle(self, now: float) -> None:
-        """Forgets ended answers whose time is over, or that there is no room for: of who has most,
-        the oldest first. Where that one has none that has ended, what it has open is not kept."""
+        """Drops ended answers whose time is over, or that there is no room for: of the tenant with
+        most, the oldest first. If that has no ended ones, its open ones aren't kept."""
         while self._ended:
             request, until = next(iter(self._ended.items()))
             if now < until:

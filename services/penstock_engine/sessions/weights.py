@@ -47,11 +47,10 @@ class AskedWeights:
 class WeightsChange(HasDeadline, Restless, ServesFrontends):
     """A change of weights, of which there is at most one at a time.
 
-    No request is ever computed by two sets of weights.  So a change begins when no request is
-    open of which anything is computed for good; until then nothing starts that isn't begun, unless
-    somebody who is waits for a place.  Workers then get the new folder as their group forms anew.
-    If a group can't load it, or none forms in time, the trial ends: the next group gets the former
-    weights.
+    No request is ever computed by two sets of weights.  So a change begins when no request is open
+    of which anything is computed for good; until then no new request starts, unless one that has
+    begun waits for a place.  Workers then get the new folder as their group forms anew. If a group
+    can't load it, or none forms in time, the trial ends: the next group gets the former weights.
 
     While the model sleeps, no trial is possible: the change is accepted, and tried when the model
     wakes.

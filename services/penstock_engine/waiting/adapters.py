@@ -1,5 +1,5 @@
-"""The adapters of requests: who uses them, who waits for them, which have a place in the
-workers."""
+"""The adapters of requests: which requests use or wait for them, and which adapters have a place in
+the workers."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ class AdapterManager(KeepsParked, SchedulerFeature, HasDeadline, Restless):
             self._scheduling.queue.push(sequence)
 
     def ready(self, digest: str, rank: int, now: float) -> None:
-        """A rank has loaded it; when all have, those who wait for it may start."""
+        """A rank has loaded it; when all have, the sequences that wait for it may start."""
         entry = self._answered(digest, rank)
         if entry is None or len(entry.answered) < self._workers.ranks.size:
             return

@@ -13,8 +13,8 @@ MOST_OF_A_TENANT = MAX_COMPILING - 1
 place."""
 
 REMEMBERED = 4096
-"""Tenants whose share of the compiler is remembered, before those who are level with the rest are
-forgotten."""
+"""Most tenants whose share of the compiler is remembered; those who are level with the rest are
+dropped first."""
 
 
 class CompileOrder:
@@ -89,7 +89,7 @@ class CompileOrder:
         return entries[0]
 
     def _forget_settled(self) -> None:
-        """Forgets who is level with the rest: nothing of them needs to be remembered."""
+        """Drops tenants that are level with the rest, as nothing of them needs to be remembered."""
         if len(self._taken) > REMEMBERED:
             self._taken = {
                 line: seconds

@@ -104,7 +104,7 @@ class RemoteKV(HasDeadline, HoldsSequences):
 
 
 MAX_FETCHES = 16
-"""Most fetches at a time; who comes then computes."""
+"""Most fetches at a time; requests that come then compute."""
 
 MAX_FETCHED_BLOCKS = 8192
 """Most blocks of one fetch."""
@@ -135,10 +135,10 @@ class UnfitAnswer(Exception):
 
 @dataclass(slots=True, eq=False)
 class DiskFetch:
-    """wanted: what is asked for.  names: of the blocks that belong to it.  until: when who waits
-    for them goes on without.  requests: those that wait.  session: for whom it is read before there
-    is a request.  prompt: likewise, for which some of what is wanted is read.  reading: whether
-    blocks belong to it.  gained: blocks of tokens that could be gone on after when it was
+    """wanted: what is asked for.  names: of the blocks that belong to it.  until: when the waiting
+    requests go on without them.  requests: those that wait.  session: for whom it is read before
+    there is a request.  prompt: likewise, for which some of what is wanted is read.  reading:
+    whether blocks belong to it.  gained: blocks of tokens that could be gone on after when it was
     answered, and not before.  said: how many blocks each rank has found, or read.  block_seconds:
     of the slowest rank."""
 

@@ -22,8 +22,8 @@ MAX_EXPECTED_KEYS = 65_536
 """Most keys of all expected prompts; one with more than are left isn't fetched in advance."""
 
 LOOK_SECONDS = 0.1
-"""Seconds before the first look at what is there, and between two. Each that brings nothing doubles
-it for the next one: most of many prompts wait for their turn to be computed."""
+"""Seconds before the first look-up of stored blocks, and between two. Each that finds nothing
+doubles the next interval: most of many prompts wait for their turn to be computed."""
 
 MOST_LOOK_SECONDS = 1.0
 

@@ -40,7 +40,7 @@ class GrammarEntry:
         self.digest = digest
         self.definition = definition
         self.stage = GrammarStage.WANTED
-        self.tenant = tenant  # whose requests share it, and who has it compiled
+        self.tenant = tenant  # whose requests share it, and to whom its compilation is charged
         self.holders: dict[Request, None] = {}
         """Open requests that follow it."""
         self.waiting: dict[Sequence, None] = {}

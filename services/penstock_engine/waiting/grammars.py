@@ -1,4 +1,4 @@
-"""The grammars of structured output: who holds them, who waits for them, what the worker has.
+"""The grammars of structured output: which requests hold or wait for them, what the worker has.
 
 The worker compiles; the engine core decides what, in which order, and for how long.  A tenant's
 requests that bring the same grammar share it.  When no request holds it any more it is kept for the

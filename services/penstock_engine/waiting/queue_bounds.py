@@ -107,8 +107,8 @@ def leaves_room(mine: int, free: int, weight: int) -> bool:
     """Whether one of several who share a room may have `mine` of it where `free` is left then.
 
     Dynamic thresholds (Choudhury, Hahne: Dynamic Queue Length Thresholds for Shared-Memory Packet
-    Switches, 1998): a multiple of what is free. So somebody who is alone fills SHARE of SHARE + 1
-    parts (with weight 1), more of them less each, and a newcomer always finds some.
+    Switches, 1998): a multiple of what is free. So a single tenant fills SHARE of SHARE + 1 parts
+    (with weight 1), several less each, and a newcomer always finds some.
     """
     return mine <= SHARE * weight * free
 

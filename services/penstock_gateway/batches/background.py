@@ -1,8 +1,8 @@
 """Answers responses in the background: `"background": true`.
 
 The process sends the requests to itself, as it does with the lines of batches. If it dies, the next
-one that looks sends them again. Who has seen a part of the answer sees the rest of the same one:
-what is streamed has a seed, and is asked for again by the id of an event before the first, which
+one that looks sends them again. A client that has seen a part of the answer sees the rest of the
+same one: a streamed answer has a seed, and is resumed by the id of an event before the first, which
 names what computed it.
 """
 
@@ -50,8 +50,8 @@ class _Streams(msgspec.Struct):
 
 
 class BackgroundRunner:
-    """app: answers.  caller: who asks, of an owner and the digest of a key; None: the key isn't
-    known any more.  at_once: how many are open."""
+    """app: answers.  caller: returns the caller for an owner and the digest of a key; None: the key
+    isn't known any more.  at_once: how many are open."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class BackgroundRunner:
             await asyncio.gather(answering, holding, return_exceptions=True)
 
     async def _hold(self, work: BackgroundWork, withdrawal: Withdrawal) -> None:
-        """Returns when it was cancelled, or another one has it, who may go on with it."""
+        """Returns when the work was cancelled, or another process holds it."""
         while (held := await self._records.hold(self._name, work)) == "held":
             await asyncio.sleep(HOLD_EVERY)
         withdrawal.asked = held == "gone"

@@ -54,10 +54,10 @@ class FileGone(Exception):
 class BatchRun:
     """One batch that this process holds.
 
-    app: answers the lines.  caller: who asks; None: the key that made the batch isn't known any
-    more.  room: of all batches here together, for lines that are open.  at_once: lines of this one
-    that are open or wait for it.  counts: of the lines, of this process.  receipts: signs
-    those among the answers; None: there are none.
+    app: answers the lines.  caller: whose requests they are; None: the key that made the batch
+    isn't known any more.  room: of all batches here together, for lines that are open.  at_once:
+    lines of this one that are open or wait for it.  counts: of the lines, of this process.
+    receipts: signs those among the answers; None: there are none.
     """
 
     def __init__(

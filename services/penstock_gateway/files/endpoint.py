@@ -320,9 +320,9 @@ async def _find(service: Service, request: Request) -> FileRecord:
 
 
 async def read_on(pieces: Iterator[bytes], what: str, of: str) -> AsyncIterator[bytes]:
-    """The pieces of a stored file, of which the first has been read: so what is wrong with it is
-    said before a reply begins. `what` names it in an error, `of` in the log. Raises
-    FileNotFoundError, and HTTPError (503) for a file that can't be read."""
+    """The pieces of a stored file, of which the first has been read: so errors are raised before a
+    reply begins. `what` names it in an error, `of` in the log. Raises FileNotFoundError, and
+    HTTPError (503) for a file that can't be read."""
     try:
         first = await asyncio.to_thread(next, pieces, b"")
     except FileNotFoundError:

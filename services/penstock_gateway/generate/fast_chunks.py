@@ -52,8 +52,8 @@ ChunkOf = Callable[[int, str, bool], msgspec.Struct]
 class FastChunks:
     """Fast chunks of one reply: one for each choice, made when it is first wanted.
 
-    chunk_of is handed in each time, and not kept: it is a reply's own method, and what holds one
-    another is freed by the garbage collector only.
+    chunk_of is passed each time, and not kept: it is a reply's own method, and a cycle would only
+    be freed by the garbage collector.
     """
 
     __slots__ = ("_by_choice",)

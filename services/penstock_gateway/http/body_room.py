@@ -16,7 +16,7 @@ RETRY_AFTER = 1.0
 
 class BodyRoom:
     """So many bytes. A tenant gets more while it has as many as it leaves free, at most (dynamic
-    thresholds: Choudhury, Hahne, 1998): alone it gets a half, and who has none finds some."""
+    thresholds: Choudhury, Hahne, 1998): alone it gets a half, and one that has none finds some."""
 
     def __init__(self, most: int) -> None:
         self._free = most

@@ -225,8 +225,8 @@ def head_bytes(scope: Scope) -> int:
 
 APP_ORIGINS = r"(?!https?:|file:|null)[a-z][a-z0-9+.\-]*:.*|https?://tauri\.localhost"
 """Origins of installed programs and of browsers' extensions, which no page can have: schemes of
-their own, such as app (Obsidian), tauri, vscode-webview, capacitor or chrome-extension. Who is let
-in by the door may also read the answers."""
+their own, such as app (Obsidian), tauri, vscode-webview, capacitor or chrome-extension. Origins
+that the boundary admits may also read the answers."""
 _APP_ORIGIN = re.compile(APP_ORIGINS.encode())
 _ASKED = frozenset((b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"))
 

@@ -47,7 +47,7 @@ def _check_peer(scope: Scope, what: str) -> None:
 
 
 def foreign(origin: str, kind: str = "a web page") -> HTTPError:
-    """403: who asks is not one of the server's own pages."""
+    """Returns error 403: the caller is not one of the server's own pages."""
     return refused(
         f"this request comes from {kind} of {origin}, whose origin is not allowed here; the "
         "server's operator can allow it with --allowed-origins",

@@ -242,7 +242,7 @@ class ModelRegistry:
         several models.
         """
         if not self.several:
-            return self.backends[0]  # Which knows best what is wrong with the name.
+            return self.backends[0]  # Its error about the name is the best.
         if name is None:
             raise InvalidRequest(
                 f"model is missing; this server serves {listed(self._allowed())}",

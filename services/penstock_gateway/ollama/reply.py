@@ -304,7 +304,7 @@ class OllamaSpec(ReplySpec, frozen=True):
 
 
 def loaded(model: str, show: Show, what: str = "load") -> bytes:
-    """The whole answer to who asks for nothing but that the model be loaded. what: `load`, or
+    """Returns the whole answer to a request that only loads or unloads the model. what: `load`, or
     `unload`."""
     line = show(model, AnswerPiece())
     line.created_at, line.done, line.done_reason = _now(), True, what

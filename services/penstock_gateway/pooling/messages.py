@@ -55,7 +55,7 @@ def input_of(messages: list[PoolMessage]) -> str | MediaSource:
 def read_parts(
     content: str | list[PoolPart], where: str, texts: list[str], pictures: list[MediaSource]
 ) -> None:
-    """texts, pictures: gain what is there, in order. Raises InvalidRequest."""
+    """texts, pictures: the message's parts are appended, in order. Raises InvalidRequest."""
     if isinstance(content, str):
         texts.append(content)
         return

@@ -167,8 +167,8 @@ class BodyExchange:
         return reply
 
     async def _find_place(self) -> None:
-        """The turn passes on while there is none: who has one may need the turn to end. Raises
-        Overloaded."""
+        """Waits for a place, leaving the tenant's turn meanwhile, which those with a place may need
+        to end. Raises Overloaded."""
         if self._place.take():
             return
         self._turn.leave()

@@ -100,8 +100,8 @@ class HomeBackend:
 
 
 class HomeModels:
-    """In place of a ModelRegistry: the gateway's finds and starts models, and knows who may use
-    them."""
+    """A ModelRegistry for preparers: asks the gateway's, which finds and starts models, and knows
+    who may use them."""
 
     def __init__(self, models: ModelRegistry, channel: Channel) -> None:
         self.backends = models.backends

@@ -37,7 +37,7 @@ def at_a_time() -> int:
 
 
 class Elsewhere(Protocol):
-    """Answers a request whose body was read. Raises what is wrong with it."""
+    """Answers a request whose body was read. Raises the body's errors."""
 
     async def __call__(
         self, endpoint: Any, scope: Scope, body: bytes, receive: Receive, send: Send
@@ -81,8 +81,8 @@ class Preparers:
         """What became of tasks that a process was given, since this gateway began."""
 
     def connect(self, work: Callable[[], PreparerWork], answer: Elsewhere) -> None:
-        """To be called once, by who puts the gateway together. work: makes what preparers do that
-        are forked from then on."""
+        """Called once, where the gateway is assembled. work: makes what preparers do that are
+        forked from then on."""
         self._work, self.answer = work, answer
 
     def register(self, endpoint: Any) -> int:

@@ -114,7 +114,7 @@ class RemoteBody(Generic[Fields]):
         return self
 
     async def open(self) -> None:
-        """Has the body decoded and checked. Raises what is wrong with it."""
+        """Has the body decoded and checked. Raises the body's errors."""
         opened = await self._exchange.bravely(self._opened)
         self.light = self._endpoint.decoded_light(opened.light)
         self.dropped = frozenset(opened.dropped)
@@ -139,7 +139,7 @@ class RemoteBody(Generic[Fields]):
         basis: str | None,
     ) -> PreparedRequest:
         """The request, prepared for this model. request: `light`.  seed, basis: see PrepareBody.
-        Raises what is wrong with it."""
+        Raises the request's errors."""
         task = PrepareBody(
             self._service.models.backends.index(asked.backend),
             head.id,

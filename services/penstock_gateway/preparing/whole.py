@@ -38,7 +38,7 @@ async def answer_elsewhere(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Answers a request whose body was read. Raises what is wrong with it."""
+    """Answers a request whose body was read. Raises the body's errors."""
     headers = terms_headers(scope)
     exchange = BodyExchange(service, headers.tenant, body)
     parameters = Parameters(scope.get("path_params", {}), scope.get(QUERY, {}))

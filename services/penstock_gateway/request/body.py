@@ -184,7 +184,7 @@ async def read_body(
     held = HeldBody(room, tenant)
     former: HeldBody | None = scope.get(HeldBody.SCOPE)
     if former is not None:
-        former.leave()  # The same body, handed on to whom it is for.
+        former.leave()  # The same body, passed to its endpoint.
     scope[HeldBody.SCOPE] = held
 
     def take(part: bytes) -> None:

@@ -45,7 +45,7 @@ know no other."""
 
 
 class KeptText(OutputText, tag_field="type", tag="output_text"):
-    """A text of a stored response. Its log-probabilities are only handed on, and may be many: they
+    """A text of a stored response. Its log-probabilities are only passed on, and may be many: they
     stay JSON."""
 
     logprobs: list[msgspec.Raw] = msgspec.field(default_factory=list)  # type: ignore[assignment]

@@ -81,7 +81,7 @@ class PageFile:
         )
 
     def route(self) -> OperationRoute:
-        """200 with the file, or 304 for who has it already."""
+        """200 with the file, or 304 for a client that has it already."""
         headers = {**HEADERS, "etag": self.tag}
 
         async def answer(request: Request) -> Response:

@@ -32,8 +32,8 @@ class GatewayState(msgspec.Struct, frozen=True, kw_only=True):
 class EngineEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One engine core. index: its number in this gateway, among those of its model.  connected:
     there is a session, and it serves its model.  reason: why it isn't ready.  open_requests: of
-    this gateway.  blocks: of its KV pool.  status_age: seconds since its last word; null without a
-    session."""
+    this gateway.  blocks: of its KV pool.  status_age: seconds since its last status; null without
+    a session."""
 
     index: int
     endpoint: str

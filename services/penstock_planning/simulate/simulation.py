@@ -237,8 +237,8 @@ class Simulation:
         self._after(replica, busy_until)
 
     def _after(self, replica: SimulatedReplica, busy_until: float) -> None:
-        """Notes what the replica will do next, and who comes when some have their answers.
-        busy_until: as it was before."""
+        """Notes what the replica will do next, and which requests come when some have their
+        answers. busy_until: as it was before."""
         if replica.ended_ahead:
             ended, replica.ended_ahead = replica.ended_ahead, []
             for submit, request in ended:

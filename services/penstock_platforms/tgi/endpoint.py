@@ -1,6 +1,6 @@
 """POST /generate, /generate_stream and /, as Text Generation Inference has them. Hugging Face's
-InferenceClient posts to / whatever the task is, and so does who asks Text Embeddings Inference
-there: the model and the fields say which."""
+InferenceClient posts to / whatever the task is, and so do clients of Text Embeddings Inference: the
+model and the fields say which."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from penstock_worker.media.interface import BatchMedia
 
 @dataclass(frozen=True)
 class RehearsedStep:
-    """A step after no other, of no interest but for its kernels."""
+    """A dummy step that only runs the kernels."""
 
     counts: np.ndarray
     """[sequences] int64, their new tokens."""

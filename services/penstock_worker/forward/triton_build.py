@@ -126,7 +126,7 @@ class TritonBuild:
 
     def _profile_step(self, step: RehearsedStep, before: int, wanted: int | None = None) -> Tensor:
         """Runs a step after `before` tokens of each sequence. All sequences read and write block 0;
-        the result is of no interest. `wanted`: rows of logits; None: as many as there may be."""
+        the result isn't used. `wanted`: rows of logits; None: as many as there may be."""
         counts, adapters = step.counts, self.adapters if step.adapted else None
         tokens = int(counts.sum())
         blocks = -(-(before + counts) // self.setup.block_size)

@@ -213,7 +213,7 @@ def _compute(
     lengths: list[int],
     adapters: BatchAdapters | None = None,
 ) -> None:
-    """Computes inputs of such lengths, of no interest."""
+    """Computes dummy inputs of such lengths."""
     tokens = np.zeros(sum(lengths), dtype=np.int64)
     hidden = body.compute(Inputs(tokens, tokens, lengths), adapters)
     if head is not None:

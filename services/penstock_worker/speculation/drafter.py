@@ -260,14 +260,14 @@ class SamplingDrafter(Proposer, ABC, Generic[AnyFollowed, AnyAsked]):
         return [drafts.get(work.slot, []) for work in scheduled]
 
     def upkeep_seconds(self) -> float:
-        """Returns what is new of it."""
+        """Returns the upkeep since the last call, seconds."""
         with self._adding:
             seconds, self._upkeep = self._upkeep, 0.0
         return seconds
 
     def _follows(self, work: SlotWork, slot: Slot) -> bool:
         """Returns whether anything is to be computed for a work. While the drafter rests, nothing
-        is: who has been followed may wait for the end of a short rest, others are left."""
+        is: sequences that it has followed wait for the end of a short rest, others are left."""
         if work.slot in self._left:
             return False
         state = self._followed.get(work.slot)

@@ -29,8 +29,7 @@ class WritePace:
 
 @dataclass(slots=True)
 class Asking:
-    """waits: whether who is asked for blocks may wait a moment for those that it is about to
-    have."""
+    """waits: whether a peer may wait a moment for blocks that are about to be there."""
 
     waits: bool = True
 

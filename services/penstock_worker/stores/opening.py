@@ -131,7 +131,7 @@ def _layout_of(
     return StoredLayout(name, sum(cache.widths))
 
 
-# Contents that only who has the key file can read, or make.
+# Contents that only holders of the key file can read or make.
 
 NONCE_BYTES = 12
 TAG_BYTES = 16

@@ -45,8 +45,8 @@ def open_plugged(name: str, address: str, layout: StoredLayout) -> KVStore:
 
 
 class GuardedStore:
-    """A KVStore in front of one that may raise or give anything. After it has raised, it isn't
-    asked for RETRY_SECONDS: who waits computes."""
+    """A KVStore that guards one that may raise or return anything. After that has raised, it isn't
+    used for RETRY_SECONDS: waiting requests compute."""
 
     def __init__(self, store: KVStore, name: str, payload_bytes: int) -> None:
         self._store, self._name = store, name

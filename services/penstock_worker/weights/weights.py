@@ -196,7 +196,7 @@ class Weights:
         return self._cut.part(name, shape)
 
     def ranges(self, name: str, shape: Sequence[int]) -> tuple[tuple[range, ...], ...]:
-        """Returns, for each dimension of a tensor, the ranges of indices that are handed out, one
+        """Returns, for each dimension of a tensor, the ranges of indices that are given out, one
         after another."""
         if self._cut is None:
             return tuple((range(size),) for size in shape)

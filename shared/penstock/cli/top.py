@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _draw(lines: list[str]) -> None:
-    """Over what is there, without clearing first, which would flicker."""
+    """Draws over the present lines, without clearing first, which would flicker."""
     rows = max(1, os.get_terminal_size(sys.stdout.fileno()).lines)
     shown = lines[:rows]
     sys.stdout.write("\x1b[H" + "\x1b[K\r\n".join(shown) + "\x1b[K\x1b[J")

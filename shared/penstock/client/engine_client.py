@@ -167,7 +167,7 @@ class EngineClient(ClientView):
             self._fleet.start()
 
     async def close(self) -> None:
-        """Aborts what is open and leaves."""
+        """Aborts open requests and leaves."""
         self._abort_all()
         if self._ticker is not None:
             self._ticker.cancel()

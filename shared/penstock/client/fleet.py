@@ -258,7 +258,7 @@ class Fleet:
             session.retired = gone
         known = {session.endpoint for session in self._sessions}
         for endpoint in kept:
-            # Those that leave still have what is open in them: there is a bound on both together.
+            # Those that leave still have open requests: there is a bound on both together.
             if endpoint not in known and len(self._sessions) < 2 * MAX_ENGINES:
                 self._dial(endpoint)
         self.drop_retired()

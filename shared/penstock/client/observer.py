@@ -60,7 +60,7 @@ class Observer(Protocol):
     """Hears of all requests of an EngineClient."""
 
     def request(self, prompt_tokens: int) -> RequestObserver | None:
-        """Called in the task that submits; None: this request is of no interest."""
+        """Called in the task that submits; None: this request isn't observed."""
 
 
 class RequestEvents:

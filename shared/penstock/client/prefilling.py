@@ -27,7 +27,7 @@ _STOPPING = Stopping(max_tokens=1, ignore_eos=True)
 
 class PrefillAhead:
     """The prefill of a Generation's prompt at another engine core, as an OpenRequest of its own.
-    The Generation waits, and is handed to `go_on` once when the prefill ends, however it ends."""
+    The Generation waits, and is passed to `go_on` once when the prefill ends, however it ends."""
 
     def __init__(self, generation: Generation, go_on: Callable[[OpenRequest], None]) -> None:
         self.key = 0

@@ -1,4 +1,4 @@
-"""Who has sessions with engine cores, as these ask and tell it."""
+"""The interface of a session's owner, which sessions with engine cores call."""
 
 from __future__ import annotations
 

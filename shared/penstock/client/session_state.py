@@ -167,8 +167,8 @@ Line = OrderedDict[int, OpenRequest]
 class Pacing:
     """Lines of requests in front of a session's window.
 
-    An engine core can be handed thousands of requests at once when another dies, or when it comes
-    back itself.  All at once they would fill the pipe, or keep it from its heartbeats, and end the
+    An engine core can get thousands of requests at once when another dies, or when it comes back
+    itself.  All at once they would fill the pipe, or keep it from its heartbeats, and end the
     session: for ever, as they would all be resubmitted.  So the number of unanswered requests is
     limited, and the rest wait in two queues, new requests and resubmitted ones, which take turns.
 

@@ -89,7 +89,7 @@ Due = TypeVar("Due")
 
 
 class ConsumerTurns(Generic[Due]):
-    """Who goes on with what this turn has brought.
+    """The consumers that go on with what this turn has brought.
 
     due: requests whose sinks have deltas to write.  written: what has taken plain text, which is to
     go out before those.  merging: more messages wait, so that a request's tokens of all of them go

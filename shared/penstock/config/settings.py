@@ -1,4 +1,4 @@
-"""The one configuration tree. Frozen; resolved once where the engine core starts; handed on whole.
+"""The one configuration tree. Frozen; resolved once where the engine core starts; passed on whole.
 
 The command line, the library's keywords and the reference of settings derive from the structs
 below: a field's flag is its name with dashes, its help is its description. Large groups of

@@ -1,7 +1,7 @@
 """Served model families: all that the modules of this package define and that config.json has a
 class for. Those with a vision tower are in penstock.families.vision.served.
 
-Importing this imports every family. Who reads a prepared model asks `finding` for its one.
+Importing this imports every family. Readers of prepared models use `finding`, which imports one.
 """
 
 from importlib import import_module

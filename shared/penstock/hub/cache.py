@@ -106,7 +106,7 @@ def is_whole_folder(snapshot: Path) -> bool:
     try:
         find_safetensors(snapshot)
     except UnsupportedModel:
-        return True  # what is wrong with it, the reader of it says
+        return True  # its reader reports what is wrong with it
     except PenstockError:
         return False
     if (snapshot / "tokenizer.json").exists():

@@ -154,7 +154,7 @@ def _asked(hub: Hub, repository: Repository, file: RemoteFile) -> RemoteFile:
 
 
 def _is_linked(answer: HubAnswer) -> bool:
-    """Whether what leads on to a file's storage says itself what is there."""
+    """Whether the redirect to a file's storage states the file's hash and size itself."""
     return bool(answer.header("X-Linked-Size") and answer.header("X-Linked-ETag"))
 
 

@@ -140,7 +140,7 @@ class Transfer(msgspec.Struct, frozen=True):
                 endpoint=self.hub.endpoint,
                 cache_dir=self.hub.cache,
             )
-        except BaseException as error:  # raised again by who waits
+        except BaseException as error:  # raised again in the waiting thread
             return error
         return None
 

@@ -322,7 +322,7 @@ def scored_inputs(value: Scored) -> list[Prompt]:
 def _of_part(part: Any, where: str) -> Prompt:
     kind = kind_of_part(part)
     if kind is not None:
-        source_of_part(part, where)  # Says what is wrong with it.
+        source_of_part(part, where)  # Raises its error.
         given = part.get("image_url" if part["type"] == "input_image" else part["type"])
         given = given.get("url") if isinstance(given, Mapping) else given
         return {"prompt": "", "multi_modal_data": {kind: given}}

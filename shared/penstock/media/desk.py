@@ -238,7 +238,8 @@ class MediaDesk:
     async def _shared(
         self, key: tuple[str, str], task: Prepare, source: MediaSource
     ) -> PreparedItem:
-        """Prepared once for all who ask at the same time; stopped when all of them have left."""
+        """Returns an item that is prepared once for all concurrent callers; the preparation stops
+        when all of them have left."""
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(asyncio.create_task(self._prepared(key, task)))

@@ -30,7 +30,7 @@ def open_sound(data: bytes, rate: int, max_seconds: float) -> np.ndarray:
     """float32 [samples] at `rate` Hz: the mean of all channels. Raises BadSound, and MemoryError.
 
     As transformers' load_audio does. What a file's head says of its length is checked, and not
-    believed: of a WAV that is shorter, what is there is read.
+    believed: a WAV that is shorter is read to its end.
     """
     if not is_known(data):
         raise BadSound(f"has an unsupported format; supported: {', '.join(FORMATS)}")

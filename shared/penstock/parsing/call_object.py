@@ -1,6 +1,6 @@
 """One tool call, written as a JSON object: {"name": "f", "arguments": {…}}.
 
-Once its name is known and its arguments have begun, it is a call, and the arguments are handed on
+Once its name is known and its arguments have begun, it is a call, and the arguments are passed on
 as they come.  Until then it may still turn out to be something else, and its text is kept.
 """
 

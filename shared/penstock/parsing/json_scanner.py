@@ -39,7 +39,7 @@ class ScanState(IntEnum):
 
 
 class JsonScanner:
-    """Reads one object or array. depth: of what is open.
+    """Reads one object or array. depth: of open objects and arrays.
 
     lenient: strings may hold control characters as they are, as models write line breaks; see
     `escaped`.

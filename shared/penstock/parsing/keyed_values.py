@@ -1,6 +1,6 @@
 """Arguments as keys and values with marks of their own, as JSON: <parameter=city>Paris</parameter>.
 
-A value whose schema admits nothing but strings is handed on as it comes; any other when it is
+A value whose schema admits nothing but strings is passed on as it comes; any other when it is
 whole, since it takes all of it to say what it is.
 """
 

@@ -19,7 +19,7 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class LooseArguments:
-    """Arguments in braces, loosely written: a call once its brace has opened. A string is handed on
+    """Arguments in braces, loosely written: a call once its brace has opened. A string is passed on
     as it comes; a key, or a value without marks, when it is whole.
 
     begin: the call.  quote: stands before and after each string.

@@ -18,7 +18,7 @@ _RAW = {"\n": "\\n", "\r": "\\r", "\x00": "\\x00"}
 
 
 class PythonCall:
-    """A call in Python's form. Its arguments are handed on at its end: only then are they known to
+    """A call in Python's form. Its arguments are passed on at its end: only then are they known to
     be literals.
 
     known: names that calls may have; None: any.

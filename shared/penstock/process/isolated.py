@@ -110,7 +110,7 @@ class IsolatedProcess:
         stderr: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """packages: that the module imports, in addition to penstock's own.  bounds: handed on.
+        """packages: that the module imports, in addition to penstock's own.  bounds: passed on.
         stderr, environment: as Popen has them. Raises OSError."""
         ours, theirs = socket.socketpair()
         paths = _import_paths([*_PACKAGES, *packages])

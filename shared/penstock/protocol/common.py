@@ -98,7 +98,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     """A name by which an answer is found again whose front end or client has gone away."""
 
     digest: bytes
-    """A digest of all that the answer depends on, and of who may have it: equal ones claim equal
+    """A digest of all that the answer depends on, and of its tenant: equal ones claim equal
     answers."""
     goes_on: bool = False
     """Whether its reader has lost an earlier connection: that reader gets no more of the answer

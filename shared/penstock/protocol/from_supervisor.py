@@ -1,4 +1,4 @@
-"""Messages of the supervisor to who wants models: JSON, one in each line."""
+"""Messages of the supervisor to the processes that hold models: JSON, one in each line."""
 
 from __future__ import annotations
 

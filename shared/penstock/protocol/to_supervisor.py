@@ -1,4 +1,4 @@
-"""Messages to the supervisor, of who wants models: JSON, one in each line."""
+"""Messages to the supervisor from the processes that hold models: JSON, one in each line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Places that tenants share at what costs much: who waits gets one in turn, tenants one after the
-other."""
+"""Places for expensive work that tenants share: they are given to tenants in turn."""
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ def one_each(had: int, free: int) -> bool:
 
 def fewer_than_free(had: int, free: int) -> bool:
     """One more while a tenant has fewer than are free (dynamic thresholds: Choudhury, Hahne, 1998):
-    none gets all of them, and who has none finds one."""
+    none gets all of them, and a tenant without any finds one."""
     return had < free
 
 
 class TenantPlaces:
-    """Belongs to one event loop. Who waits longest of a tenant gets its next place; then its others
-    wait for those of other tenants."""
+    """Belongs to one event loop. A tenant's longest waiting caller gets its next place; then its
+    others wait for those of other tenants."""
 
     def __init__(self, most: int, may: Rule) -> None:
         self.waiting = 0

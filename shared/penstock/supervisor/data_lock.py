@@ -90,7 +90,7 @@ async def _lock(fd: int, folder: Path) -> None:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
     except OSError:
-        pass  # The disk is full. An error then doesn't say who has the folder.
+        pass  # The disk is full. An error then doesn't name the folder's holder.
 
 
 def _locked(fd: int) -> bool:

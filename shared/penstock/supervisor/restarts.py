@@ -1,4 +1,4 @@
-"""When to start a dead child again. No clock and no process in here: `now` is handed in."""
+"""When to start a dead child again. No clock and no process in here: `now` is a parameter."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ class System:
             await asyncio.gather(forks, return_exceptions=True)
 
     async def _announce(self, frontends: str, model_dir: Path | None, runtime: RuntimeDir) -> None:
-        """When the system is ready, says so to all who want to know."""
+        """When the system is ready, reports it to the log, the report pipe and the callback."""
         begun = time.monotonic()
         url = ""
         if self._models is not None:

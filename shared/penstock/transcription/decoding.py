@@ -150,7 +150,8 @@ class WindowDecoder:
         token = self._facts.no_speech
         if token is None:
             return 0.0
-        # Log-probabilities are those of the raw distribution, also of who is the only one allowed.
+        # Log-probabilities are those of the raw distribution, also of a token that is the only one
+        # allowed.
         return math.exp((await self._one_of(start, [token])).logprobs[0])
 
     def _judged(self, sampled: SampledText) -> Quality:

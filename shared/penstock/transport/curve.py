@@ -109,7 +109,7 @@ class AllowList:
 
 @contextmanager
 def gatekeeper(context: zmq.Context[Any], settings: TransportSettings) -> Iterator[None]:
-    """Answers, in a thread of its own, for the context's sockets who may dial."""
+    """Answers, in a thread of its own, which peers may connect to the context's sockets."""
     if settings.curve_dir is None:
         yield
         return

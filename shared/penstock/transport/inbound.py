@@ -1,5 +1,5 @@
-"""What a SessionServer and a SessionClient have in common: what comes in is taken at once, and
-handed out in turns."""
+"""What a SessionServer and a SessionClient have in common: incoming messages are read at once, and
+passed on in turns."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ class Inbound(ABC, Generic[Incoming]):
     def take(self, now: float, until: float | None = None) -> Iterator[Event[Incoming]]:
         """A turn: looks at the socket, then hands out what has come, one event after the other.
 
-        until: by time.monotonic; from then on no further event is handed out, and the rest waits
-        for the next turn (see `more`).  There is at least one a turn, if there are any.
+        until: by time.monotonic; from then on no further event is passed on, and the rest waits for
+        the next turn (see `more`).  There is at least one a turn, if there are any.
 
         Silence is looked at before anything is read: after a freeze of this process the other
         side has ended the session, and what waits in the socket must not be acted on.

@@ -39,8 +39,8 @@ LARGE = 1 << 16
 DIALLING_PACE = 0.02
 """Seconds between looks at a connection that is not up yet."""
 EARLIEST = 0.5
-"""The least part of a pause before dialling again that is waited: many who have lost the same
-engine core don't come back at the same moment."""
+"""The least fraction of a pause before dialling again: clients that have lost the same engine core
+don't come back at the same moment."""
 ALONG = 0.8
 """Beat intervals of silence after which a beat is sent right after receiving from the other side:
 then this process is awake anyway, and so is the engine core, which has just sent to all its front
@@ -129,7 +129,7 @@ class SessionClient(Inbound[Incoming]):
 
     def end(self, reason: str) -> None:
         """Ends the session; the next turn reports it, and a later one dials again. Nothing else of
-        it is handed out."""
+        it is passed on."""
         with self.lock:
             was_open = self._opened
             self.last_reason = reason

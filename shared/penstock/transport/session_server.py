@@ -119,7 +119,7 @@ class SessionServer(Inbound[Incoming]):
 
     def end(self, session: bytes, reason: str) -> None:
         """Ends a session, tells the peer, and lets the next turn report it. Nothing else of it is
-        handed out."""
+        passed on."""
         with self.lock:
             numbering = self._numberings.get(session)
             if numbering is not None:

@@ -51,7 +51,7 @@ class AdapterTiles:
     shape: MatmulTiles
     """The shape for which the tiles were made: a tile has at most `shape.rows` rows."""
     order: Tensor
-    """[rows]: the rows that have an adapter, by place, and then others of no interest."""
+    """[rows]: the rows that have an adapter, by place, then padding."""
     places: Tensor
     """[tiles]: the place of each tile's factors."""
     firsts: Tensor

@@ -58,7 +58,7 @@ class KVKeys:
         return load_secret(files[0])
 
     def _authenticate(self, allowed: bytes) -> None:
-        """Answers, in a thread of its own, for the context's sockets who may dial."""
+        """Answers, in a thread of its own, which peers may connect to the context's sockets."""
         if self._authenticates:
             return
         from zmq.auth.thread import ThreadAuthenticator

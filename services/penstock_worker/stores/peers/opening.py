@@ -135,8 +135,8 @@ MAX_UNREAD_PARTS = 16
 """Parts queued towards one worker; what is beyond that is not sent."""
 
 HELD_SECONDS = 0.02
-"""Seconds for which a question waits of which some keys are missing: they may be about to be
-written, as who asks has often been sent by who has computed them."""
+"""Seconds for which a question with missing keys waits: they may be about to be written, as
+requests often come here right after another worker has computed them."""
 
 MOST_HELD_SECONDS = 0.8
 """Seconds for which it waits while blocks are being written."""
@@ -231,7 +231,7 @@ class KVServer:
         contents = None if self._is_other(asked.layout) else self._memory.read(asked.key)
         data = None if contents is None else contents[asked.offset : end]
         if data is not None:
-            # Before it is sent: who has the block finds it counted.
+            # Before it is sent: once a peer has the block, it is counted.
             self._counts.served_bytes += len(data)
             self._counts.served += end == total
         self._send(peer, KVPart(asked.number, data))

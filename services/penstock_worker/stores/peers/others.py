@@ -19,7 +19,7 @@ ASK_SECONDS = 1.0
 """Seconds for which answers are waited for. Who hasn't answered by then isn't asked for a while."""
 
 MAX_KNOWN = 65_536
-"""Blocks of which it is known who has them."""
+"""Most blocks for which the peers that have them are remembered."""
 
 
 class OtherWorkers:

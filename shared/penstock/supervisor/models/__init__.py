@@ -1,1 +1,1 @@
-"""Several models: who is loaded, who makes way, and the processes of each."""
+"""Several models: which are loaded, which make way, and the processes of each."""

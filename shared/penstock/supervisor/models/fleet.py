@@ -210,7 +210,7 @@ class ModelFleet:
         except PenstockError as error:
             self._failed(model, str(error))
         except Exception as error:
-            # Else who waits for it would wait for as long as they may.
+            # Else requests for it would wait until their timeout.
             self._failed(model, f"it could not be prepared: {error!r}")
         else:
             self._prepared(folder)

@@ -1,8 +1,8 @@
 """Which models are loaded, and which makes way for which. No clock and no process in here: `now` is
-handed in, and what is to be done is returned.
+a parameter, and what is to be done is returned.
 
-A holder is who may have work for a model: a gateway. A model is granted to holders, and ended only
-once all of them have left it.
+A holder is a process that may have work for a model: a gateway. A model is granted to holders, and
+ended only once all of them have left it.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Residents:
             members.clear()
 
     def end(self, now: float) -> None:
-        """Nothing is started any more: who waits for what isn't there needn't."""
+        """Starts nothing any more: requests for models that aren't loaded get an error."""
         for resident in self._all.values():
             if resident.presence != "ready":
                 self.failed(resident.model, "the server is shutting down", now)

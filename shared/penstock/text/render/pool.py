@@ -193,7 +193,7 @@ class RenderPool:
         process.close()
 
     def _drop(self, process: RenderProcess) -> None:
-        """Ends a process; who waits gets a new one."""
+        """Ends a process; waiting requests get a new one."""
         process.close()
         with self._lock:
             self._count -= 1
