@@ -260,7 +260,7 @@ class ResumableReply:
         self._counts = [each.tokens for each in known]
         self._ended = [each.ended for each in known]
         self._number = number
-        self._behind = {choice for choice, each in enumerate(known) if each.tokens or each.ended}
+        self._resumed = {choice for choice, each in enumerate(known) if each.tokens or each.ended}
         """Choices whose beginning the format hasn't read yet."""
 
     def opening(self, out: bytearray, choice: int, usage: UsageField, begun: UsageInfo) -> None:

@@ -15,8 +15,8 @@ Session = TypeVar("Session", contravariant=True)
 
 
 class Owner(Protocol[Session]):
-    """What a session tells. turns: of those who read its requests.  text: what names the tokenizer
-    and the template that are there, see Hello."""
+    """The callbacks of a session. turns: of the readers of its requests.  text: names the tokenizer
+    and the template here, see Hello."""
 
     turns: ConsumerTurns[Generation]
 
