@@ -107,7 +107,7 @@ def routes(service: Service) -> list[OperationRoute]:
 
     async def models(request: Request) -> Response:
         backends = service.models.backends
-        # Of several models, the loaded ones are shown.
+        # Of several models, those that exist are listed, whatever their state.
         cards = [card for backend in backends for card in _cards(service, backend)]
         if asks_for_anthropics(request):
             return _json(model_page(request, cards))
