@@ -21,6 +21,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 from tests.quick_operands import use_quick_operands
+from tests.quick_triton.members import quick
 
 
 def use_quick_interpreter() -> None:
@@ -79,7 +80,12 @@ class Members:
         new = {place: getattr(*where) for place, where in places.items()}
         scope.restore()
         self._found = [
-            (owner, name, vars(owner).get(name, interpreter._MISSING), new[place])
+            (
+                owner,
+                name,
+                vars(owner).get(name, interpreter._MISSING),
+                quick(owner, name, new[place]),
+            )
             for place, (owner, name) in places.items()
         ]
 

@@ -42,6 +42,7 @@ SHARES = {
     "tests/kernels/test_attention.py": 1 / 4,
     "tests/kernels/test_row_invariance.py": 1 / 4,
     "tests/kernels/triton/test_quick_interpreter.py": 1,
+    "tests/kernels/triton/test_quick_triton.py": 1,
     "tests/system/page/test_axe.py": 1 / 4,
     "tests/system/page/test_pictures.py::test_axe_finds": 1 / 4,
     "tests/system/test_beam_search.py::test_beams_are_those_of_transformers": 1 / 3,
