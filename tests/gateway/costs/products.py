@@ -274,19 +274,26 @@ LARGE_EVERY = 80
 """One in so many products of a turn is as large as a body may be."""
 
 
-def products_of_turn(turn: int, turns: int) -> Iterator[Recipe]:
-    """A part of the pairs, each in one shape and with one kind of text: in `turns` turns that
-    follow one another, every pair comes once; those of RARE fields, and of places that take
-    nothing, in RARELY times as many."""
+def pairs_of_turn(turn: int, turns: int) -> Iterator[tuple[Pair, int]]:
+    """A part of the pairs, each with a number that chooses its shape and its kind of text: in
+    `turns` turns that follow one another, every pair comes once; those of RARE fields, and of
+    places that take nothing, in RARELY times as many."""
     for pair in all_pairs():
         own = turns * RARELY if _is_rare(pair) else turns
-        if pair.number % own != turn % own:
-            continue
-        draw = pair.number // own + turn // own
-        kinds = kinds_of(pair.field)
-        large = draw % LARGE_EVERY == 0
-        shape = "whole" if large else SHAPES[draw % (len(SHAPES) - 1)]
-        most = LARGEST_BODY if large else USUAL_BODY
-        made = recipe_of(pair, shape, kinds[draw % len(kinds)], most=most)
-        if made is not None:
-            yield made
+        if pair.number % own == turn % own:
+            yield pair, pair.number // own + turn // own
+
+
+def drawn(pair: Pair, draw: int) -> Recipe | None:
+    """The body of a pair in the shape and kind of that number. None as recipe_with."""
+    kinds = kinds_of(pair.field)
+    large = draw % LARGE_EVERY == 0
+    shape = "whole" if large else SHAPES[draw % (len(SHAPES) - 1)]
+    most = LARGEST_BODY if large else USUAL_BODY
+    return recipe_of(pair, shape, kinds[draw % len(kinds)], most=most)
+
+
+def products_of_turn(turn: int, turns: int) -> Iterator[Recipe]:
+    """The bodies of a turn's pairs."""
+    made = (drawn(pair, draw) for pair, draw in pairs_of_turn(turn, turns))
+    return (recipe for recipe in made if recipe is not None)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from testing.costs.fillers import ESCAPED, KINDS, length_of, of_lines, written
 from tests.gateway.costs.operations import by_path, example
-from tests.gateway.costs.products import RARELY, all_pairs, places_of, products_of_turn
+from tests.gateway.costs.products import (
+    RARELY,
+    all_pairs,
+    drawn,
+    pairs_of_turn,
+    places_of,
+    products_of_turn,
+)
 from tests.gateway.costs.sites import Leaf, Many, body_with
 
 
@@ -76,10 +82,22 @@ def test_every_operation_has_places_that_grow() -> None:
 
 
 def test_every_pair_has_its_turn() -> None:
+    """Once in so many, in a body that can be made."""
     turns = 3
-    names = Counter(
-        recipe.name.rpartition(", ")[0].rpartition(", ")[0]
-        for turn in range(turns * RARELY)
-        for recipe in products_of_turn(turn, turns)
-    )
-    assert {pair.name for pair in all_pairs()} - names.keys() == set()
+    missing = {*all_pairs()}
+    assert len(missing) > 1000
+    for turn in range(turns * RARELY):
+        for pair, draw in pairs_of_turn(turn, turns):
+            if pair in missing and (recipe := drawn(pair, draw)) is not None:
+                assert recipe.name.startswith(f"{pair.name}, ")
+                missing.remove(pair)
+    assert not missing
+
+
+def test_a_turn_has_the_bodies_of_its_pairs() -> None:
+    pairs = [pair for pair, _ in pairs_of_turn(5, 36)]
+    names = [
+        recipe.name.rpartition(", ")[0].rpartition(", ")[0] for recipe in products_of_turn(5, 36)
+    ]
+    assert 0 < len(names) <= len(pairs)
+    assert names == [pair.name for pair in pairs if pair.name in names]
