@@ -95,6 +95,14 @@ class RequestScore:
     shared: bool = False
     """Whether it was told that it gets the answer of an earlier one."""
     sequences: dict[int, SequenceScore] = field(default_factory=dict)
+    _known: dict[tuple[int, int], tuple[list[int], str, int | None]] = field(default_factory=dict)
+
+    def _alone(self, index: int, longest: int) -> tuple[list[int], str, int | None]:
+        """`undisturbed`, of which each output is a part, computed once."""
+        found = self._known.get((index, longest))
+        if found is None:
+            found = self._known[index, longest] = undisturbed(self.submit, index, longest)
+        return found
 
     @property
     def over(self) -> bool:
@@ -131,7 +139,7 @@ class RequestScore:
             assert output.logprobs is not None
             assert len(output.logprobs) == len(output.tokens)
         score.logprobs += output.logprobs or []
-        expected, finish, stop = undisturbed(self.submit, output.sequence, longest)
+        expected, finish, stop = self._alone(output.sequence, longest)
         assert score.tokens == expected[: len(score.tokens)], "not the tokens of a run alone"
         if output.finish is None:
             assert output.tokens or output.prompt_logprobs

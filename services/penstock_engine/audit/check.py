@@ -24,6 +24,8 @@ from penstock_engine.waiting.disk_kv import RemoteKV
 from penstock_engine.waiting.grammars import GrammarManager
 
 _QUEUED = (SequenceState.WAITING, SequenceState.PREEMPTED)
+_FOR_OTHERS = (SequenceState.WAITING_FOR_GRAMMAR, SequenceState.WAITING_FOR_REMOTE_KV)
+"""In which a sequence's grammar may still be compiled."""
 
 
 def check(state: CoreState) -> None:
@@ -103,77 +105,99 @@ def check_requests(
     live = 0
     holders: Counter[int] = Counter()
     parked = frozenset(grammars.parked())
-    awaiting = frozenset(remote_kv.parked())
-    loading = frozenset(media.parked())
-    fitting = frozenset(adapters.parked())
+    aside = (
+        (SequenceState.WAITING_FOR_GRAMMAR, parked),
+        (SequenceState.WAITING_FOR_REMOTE_KV, frozenset(remote_kv.parked())),
+        (SequenceState.WAITING_FOR_MEDIA, frozenset(media.parked())),
+        (SequenceState.WAITING_FOR_ADAPTER, frozenset(adapters.parked())),
+    )
     for request in requests:
         alive = [sequence for sequence in request.sequences.values() if not sequence.finished]
         live += len(alive)
-        lives = bool(alive) or not request.closed
-        _demand(lives, f"request {request.name} is open, but all its sequences have ended")
-        _demand(request.open == len(alive), f"request {request.name}: {request.open} are open")
+        if not alive and request.closed:
+            raise BrokenState(f"request {request.name} is open, but all its sequences have ended")
+        if request.open != len(alive):
+            raise BrokenState(f"request {request.name}: {request.open} are open")
         for sequence in alive:
-            runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
-            where = f"sequence {sequence.index} of {request.name}"
-            aside = sum(sequence in place for place in (parked, awaiting, loading, fitting))
-            places = runs + bool(sequence.ticket) + aside
-            _demand(places == 1, f"{where} is in {places} places, not 1")
-            stays = sequence.state is SequenceState.WAITING_FOR_GRAMMAR
-            _demand(stays == (sequence in parked), f"{where} is {sequence.state.name}")
-            awaits = sequence.state is SequenceState.WAITING_FOR_REMOTE_KV
-            _demand(awaits == (sequence in awaiting), f"{where} is {sequence.state.name}")
-            loads = sequence.state is SequenceState.WAITING_FOR_MEDIA
-            _demand(loads == (sequence in loading), f"{where} is {sequence.state.name}")
-            fits = sequence.state is SequenceState.WAITING_FOR_ADAPTER
-            _demand(fits == (sequence in fitting), f"{where} is {sequence.state.name}")
-            _demand(
-                stays or awaits or grammars.is_ready(request),
-                f"{where} is runnable, but its grammar isn't ready",
-            )
+            _check_place(sequence, scheduling, aside)
+            waits = sequence.state in _FOR_OTHERS or grammars.is_ready(request)
+            if not waits:
+                where = f"sequence {sequence.index} of {request.name}"
+                raise BrokenState(f"{where} is runnable, but its grammar isn't ready")
         if request.grammar is not None:
             holders[request.grammar] += 1
     grammars.check(holders)
     held = len(scheduling.running) + scheduling.queue.num_sequences
-    held += len(parked) + len(awaiting) + len(loading) + len(fitting)
+    held += sum(len(place) for _, place in aside)
     _demand(live == held, f"{live} sequences are live, the scheduler knows {held}")
+
+
+def _check_place(
+    sequence: Running,
+    scheduling: SchedulerState,
+    aside: Iterable[tuple[SequenceState, frozenset[Running]]],
+) -> None:
+    """Raises BrokenState unless a live sequence is in one place, and its state says so. aside:
+    those that wait aside, by the state that they have."""
+    state = sequence.state
+    runs = sequence.slot is not None and scheduling.running.get(sequence.slot) is sequence
+    places = runs + bool(sequence.ticket)
+    for waits, place in aside:
+        there = sequence in place
+        places += there
+        if (state is waits) != there:
+            where = f"sequence {sequence.index} of {sequence.request.name}"
+            raise BrokenState(f"{where} is {state.name}")
+    if places != 1:
+        where = f"sequence {sequence.index} of {sequence.request.name}"
+        raise BrokenState(f"{where} is in {places} places, not 1")
 
 
 def _check_holders(scheduling: SchedulerState) -> None:
     slots = [*scheduling.running, *scheduling.marked, *scheduling.free_slots]
     _demand(sorted(slots) == list(range(scheduling.max_num_seqs)), f"slots are {sorted(slots)}")
     for slot, sequence in scheduling.leaving.items():
-        _demand(
-            scheduling.running.get(slot) is sequence, f"slot {slot} is leaving, but doesn't run"
-        )
+        if scheduling.running.get(slot) is not sequence:
+            raise BrokenState(f"slot {slot} is leaving, but doesn't run")
     drafts = _drafts_in_flight(scheduling)
     for slot, sequence in [*scheduling.running.items(), *scheduling.marked.items()]:
-        where, progress = f"slot {slot}", sequence.progress
-        _demand(scheduling.pool is not None, f"{where} is held without a worker")
-        _demand(sequence.slot == slot, f"{where} holds a sequence of slot {sequence.slot}")
-        _demand(sequence.table is not None, f"{where} has no block table")
-        capacity = sequence.table.capacity if sequence.table is not None else 0
-        order = (
-            0,
-            progress.computed,
-            progress.scheduled,
-            progress.expected,
-        )
-        _demand(list(order) == sorted(order), f"{where}: computed, scheduled, expected {order[1:]}")
-        _demand(progress.scheduled + progress.drafts <= capacity, f"{where}: KV beyond its blocks")
-        given = drafts.get(slot, 0)
-        _demand(progress.drafts == given, f"{where}: {progress.drafts} drafts; {given} were sent")
-        _demand(not sequence.ticket, f"{where} is in the queue too")
-        tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
-        _demand(sequence.num_tokens == tokens, f"{where}: {sequence.num_tokens} of {tokens} tokens")
-        running = slot in scheduling.running
-        ahead = progress.expected - sequence.num_tokens
-        expects = not running or 0 <= ahead <= progress.in_flight
-        _demand(expects, f"{where}: {ahead} tokens are expected of {progress.in_flight} steps")
-        _demand(
-            (sequence.state is SequenceState.RUNNING) == running,
-            f"{where} is {sequence.state.name}",
-        )
-        _demand(running or progress.in_flight > 0, f"{where} is marked, but not in flight")
+        complaint = _complaint_of_holder(scheduling, slot, sequence, drafts.get(slot, 0))
+        if complaint is not None:
+            raise BrokenState(f"slot {slot} {complaint}")
+
+
+def _complaint_of_holder(
+    scheduling: SchedulerState, slot: int, sequence: Running, drafts: int
+) -> str | None:
+    """What is wrong with the sequence that a slot is held by. drafts: those in flight to it."""
+    progress, table = sequence.progress, sequence.table
+    if scheduling.pool is None:
+        return "is held without a worker"
+    if sequence.slot != slot:
+        return f"holds a sequence of slot {sequence.slot}"
+    if table is None:
+        return "has no block table"
+    if not 0 <= progress.computed <= progress.scheduled <= progress.expected:
+        order = [progress.computed, progress.scheduled, progress.expected]
+        return f"has computed, scheduled, expected {order}"
+    if progress.scheduled + progress.drafts > table.capacity:
+        return "has KV beyond its blocks"
+    if progress.drafts != drafts:
+        return f"has {progress.drafts} drafts; {drafts} were sent"
+    if sequence.ticket:
+        return "is in the queue too"
+    tokens = len(sequence.request.prompt_token_ids) + len(sequence.emitted)
+    if sequence.num_tokens != tokens:
+        return f"has {sequence.num_tokens} of {tokens} tokens"
+    running = slot in scheduling.running
+    ahead = progress.expected - sequence.num_tokens
+    if running and not 0 <= ahead <= progress.in_flight:
+        return f"expects {ahead} tokens of {progress.in_flight} steps"
+    if (sequence.state is SequenceState.RUNNING) != running:
+        return f"is {sequence.state.name}"
+    if not running and progress.in_flight <= 0:
+        return "is marked, but not in flight"
+    return None
 
 
 def _drafts_in_flight(scheduling: SchedulerState) -> dict[int, int]:
@@ -199,15 +223,21 @@ def _check_queue(scheduling: SchedulerState) -> None:
         "the requests' counts of queued sequences don't add up",
     )
     for sequence in queued:
-        name = f"queued sequence {sequence.index} of {sequence.request.name}"
-        progress = sequence.progress
-        _demand(sequence.state in _QUEUED, f"{name} is {sequence.state.name}")
-        _demand(sequence.slot is None and sequence.table is None, f"{name} holds a slot")
-        _demand(
-            not progress.scheduled and not progress.in_flight and not progress.drafts,
-            f"{name} is scheduled",
-        )
-        _demand(progress.expected == sequence.num_tokens, f"{name} expects tokens")
+        complaint = _complaint_of_queued(sequence)
+        if complaint is not None:
+            name = f"queued sequence {sequence.index} of {sequence.request.name}"
+            raise BrokenState(f"{name} {complaint}")
+
+
+def _complaint_of_queued(sequence: Running) -> str | None:
+    progress = sequence.progress
+    if sequence.state not in _QUEUED:
+        return f"is {sequence.state.name}"
+    if sequence.slot is not None or sequence.table is not None:
+        return "holds a slot"
+    if progress.scheduled or progress.in_flight or progress.drafts:
+        return "is scheduled"
+    return None if progress.expected == sequence.num_tokens else "expects tokens"
 
 
 def _demand(holds: bool, complaint: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from itertools import compress, repeat
 
 _CLASSES = bytes([0, 1]) + bytes([2]) * 254
 _MANY = bytes([0]) + bytes([2]) * 255
@@ -115,9 +116,9 @@ class BlockPool:
             self._unlink(block)
             self._link(block, self._previous[self.num_blocks + reserved])
 
-    def is_reserved(self, block: int) -> bool:
-        """Whether it is taken only when no other is free."""
-        return bool(self._reserved[block])
+    def reserved(self) -> set[int]:
+        """Those that are taken only when no other is free."""
+        return set(compress(range(self.num_blocks), self._reserved))
 
     def num_owners(self, block: int) -> int:
         return self._references[block]
@@ -187,11 +188,12 @@ class BlockPool:
             raise BrokenState(
                 f"{len(free)} KV blocks are free and {len(held)} are held, of {self.num_blocks}"
             )
-        for block in range(self.num_blocks):
-            if self._references[block] != held[block]:
+        counted = list(map(held.get, range(self.num_blocks), repeat(0)))
+        for block, references in enumerate(self._references):
+            if references != counted[block]:
                 raise BrokenState(
-                    f"KV block {block} has {self._references[block]} references; "
-                    f"tables hold it {held[block]} times"
+                    f"KV block {block} has {references} references; "
+                    f"tables hold it {counted[block]} times"
                 )
 
     def _walk_free(self) -> list[int]:

@@ -221,10 +221,11 @@ class Retention:
                 counted.update(dict.fromkeys(session.blocks, session))
         _demand(counted == self._session_of, "blocks and sessions disagree on what is kept")
         _demand(self.num_blocks <= self.limit, f"{self.num_blocks} blocks are kept for sessions")
-        for block in range(self._pool.num_blocks):
-            kept_for = block in counted
-            _demand(kept_for == self._pool.is_reserved(block), f"KV block {block} is kept for none")
-            _demand(not kept_for or block in findable, f"kept KV block {block} can't be found")
+        for block in counted.keys() ^ self._pool.reserved():
+            raise BrokenState(f"KV block {block} is kept for none")
+        for block in counted:
+            if block not in findable:
+                raise BrokenState(f"kept KV block {block} can't be found")
 
 
 def _demand(holds: bool, complaint: str) -> None:
