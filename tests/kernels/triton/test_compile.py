@@ -37,6 +37,12 @@ LAUNCHED_EARLY = re.compile(r"^  (\w+): .*?(, launched early)?$", re.MULTILINE)
 LAUNCH = re.compile(r"(?:^ +(?=_\w+\[.+\]\($)|launch_rows\()(_\w+)", re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compiled kernels are: several tests ask about the same ones."""
+    return tmp_path_factory.mktemp("triton")
+
+
 def check_attention(said: str) -> None:
     """Keys and values of the tiles that follow are on their way during a tile's products, and sums
     stay in registers. So are three numbers of each of three splits while one is folded. An entry of
@@ -74,9 +80,9 @@ def check_early_launches(said: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_all_kernels_compile_for_hopper(cache: Path, request: pytest.FixtureRequest) -> None:
     """Each once; for every type and constant with --long."""
-    said = compiled(tmp_path, *([] if request.config.getoption("--long") else ["--once"]))
+    said = compiled(cache, *([] if request.config.getoption("--long") else ["--once"]))
     check_attention(said)
     check_invariant_products(said)
     check_early_launches(said)
@@ -89,11 +95,11 @@ def test_all_kernels_compile_for_hopper(tmp_path: Path, request: pytest.FixtureR
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_chunk_has_a_decodes_instructions(tmp_path: Path) -> None:
+def test_a_chunk_has_a_decodes_instructions(cache: Path) -> None:
     """With --batch-invariant: of floats, in the loop over keys. Compiled for another surrounding,
     the same source could become other instructions: a product and a sum could be fused in one of
     the two."""
-    said = compiled(tmp_path, "--floats", "attention-invariant", "attention-invariant-256")
+    said = compiled(cache, "--floats", "attention-invariant", "attention-invariant-256")
     found = re.findall(r"^  attend: .* floats (\[.*\])$", said, re.MULTILINE)
     assert len(found) == 4
     for decode, chunk in (found[:2], found[2:]):
@@ -137,9 +143,9 @@ its launches."""
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("call", MOST)
-def test_loops_are_no_longer_than_they_were(call: str, tmp_path: Path) -> None:
+def test_loops_are_no_longer_than_they_were(call: str, cache: Path) -> None:
     kernel, most = MOST[call]
-    said = compiled(tmp_path, "--instructions", call)
+    said = compiled(cache, "--instructions", call)
     found = [int(count) for name, count in LOOP.findall(said) if name == kernel]
     assert len(found) == len(most)
     assert all(count <= bound for count, bound in zip(found, most, strict=True)), found
@@ -147,10 +153,10 @@ def test_loops_are_no_longer_than_they_were(call: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_logit_is_weighed_with_one_instruction_of_float64(tmp_path: Path) -> None:
+def test_a_logit_is_weighed_with_one_instruction_of_float64(cache: Path) -> None:
     """That is its sum: a program's thread has four logits a turn. Gaming GPUs have 1/64 of the rate
     for float64. Counting levels, for cuts, takes more."""
-    said = compiled(tmp_path, "--instructions", "logits")
+    said = compiled(cache, "--instructions", "logits")
     found = re.findall(r"^  _weigh_parts: .* float64 (\d+)$", said, re.MULTILINE)
     assert sorted(map(int, found))[:2] == [4, 4]
 
