@@ -11,6 +11,7 @@ fork doesn't have, the program is executed.
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import inspect
 import os
@@ -19,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +30,7 @@ import msgspec
 import setproctitle
 
 from testing.forked import Wanted, become
+from testing.processes import MODEL
 
 ROOT = Path(__file__).parents[1]
 GPUS = Path("/proc/driver/nvidia")
@@ -40,6 +43,7 @@ VARYING = frozenset(
         "NO_COLOR",
         "OTEL_BSP_SCHEDULE_DELAY",
         "PENSTOCK_API_KEY",
+        "PENSTOCK_CPU_ISA",
         "PYTEST_CURRENT_TEST",
         "SSL_CERT_FILE",
         "TERM",
@@ -51,15 +55,42 @@ VARYING = frozenset(
 program is executed."""
 
 MODULES = (
+    "encodings.idna",
+    "importlib.resources.readers",
+    "jinja2",
+    "penstock.cli.main",
+    "penstock.cli.process_arguments",
+    "penstock.cli.processes",
+    "penstock.cli.serve",
+    "penstock.families.served",
+    "penstock.families.vision.served",
     "penstock.llm.sync",
     "penstock.llm.asynchronous",
+    "penstock.prepare.by_transformers",
+    "penstock.prepare.checkpoint",
+    "penstock.prepare.hub_pooling",
+    "penstock.prepare.pipeline",
     "penstock.supervisor.system",
     "penstock_engine.process",
     "penstock_gateway.process",
+    "penstock_worker.attention.pictures_apart",
+    "penstock_worker.extensions",
+    "penstock_worker.forward.cpu.backend",
+    "penstock_worker.forward.reference",
+    "penstock_worker.loading.again",
     "penstock_worker.loading.load",
+    "penstock_worker.loading.pooling",
+    "penstock_worker.loading.tensors",
+    "penstock_worker.pooling.encoders",
+    "penstock_worker.pooling.decoders",
+    "penstock_worker.pooling.cpu",
+    "penstock_worker.pooling.space",
     "penstock_worker.process",
+    "penstock_worker.sampler.transfers",
+    "uvicorn.lifespan.off",
+    "uvloop",
 )
-"""What processes begin with, and what these import."""
+"""What processes begin with, what they import once they know their model, and what these import."""
 
 PR_SET_CHILD_SUBREAPER = 36
 MESSAGE = 1 << 18
@@ -220,10 +251,37 @@ def _adopt(whether: bool) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(whether), 0, 0, 0)
 
 
+def _do_once() -> None:
+    """What each process would do anew: flags, types of messages, routes, the default model's
+    tokenizer, which gateways are forked with."""
+    from penstock.cli.commands import COMMANDS
+    from penstock.prepare import load_manifest, prepare
+    from penstock.text.read_ahead import read_ahead
+    from penstock_gateway.process import make_ahead
+
+    for command in COMMANDS:
+        command.parser()
+    make_ahead()
+    folder = prepare(MODEL)
+    load_manifest(folder)
+    read_ahead((folder / "tokenizer.json").read_bytes())
+
+
+def _keep() -> None:
+    """What is there by now stays: forks neither go through it for garbage, nor take it apart when
+    they end, torch's libraries above all."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    gc.collect()
+    gc.freeze()
+
+
 def main() -> None:
     """Forks for whoever has the other end of the socket, until it is closed."""
     for name in MODULES:
         importlib.import_module(name)
+    _do_once()
+    _keep()
     # The first time, it finds where titles stand; that has to be before any variable has moved.
     setproctitle.setproctitle("tests: preloaded")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal's comes to all; it ends with ours.

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from testing import preloaded
-from tests import left_behind, out_of_time, processor_time, properties, rotation, thinning
+from tests import (
+    left_behind,
+    one_trust_store,
+    out_of_time,
+    processor_time,
+    properties,
+    rotation,
+    thinning,
+)
 from tests.thinning import by_test, share_of, thinned
 
 _PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
@@ -238,6 +246,7 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
+    one_trust_store.use()
     gc.freeze()
     gc.enable()
 

@@ -1,0 +1,33 @@
+"""The certificates that httpx trusts are read once for a process.
+
+`httpx.get` and its like make a client for each call, and each client reads the 140 certificates of
+certifi anew: 40 ms of a processor, where the request itself takes one or two. A test that looks
+again and again whether a system is ready would do little else.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import ssl
+import sys
+from typing import Any
+
+
+def use() -> None:
+    """From now on, if httpx has been imported. Who asks for something other than the certificates
+    that everybody trusts gets a context of its own, as before."""
+    transports = sys.modules.get("httpx._transports.default")
+    if transports is None or hasattr(transports.create_ssl_context, "__wrapped__"):
+        return
+    create = transports.create_ssl_context
+    everybodys = functools.cache(create)
+
+    @functools.wraps(create)
+    def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
+        own = trust_env and (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"))
+        if verify is not True or cert is not None or own:
+            return create(verify=verify, cert=cert, trust_env=trust_env)
+        return everybodys()
+
+    transports.create_ssl_context = context
