@@ -13,21 +13,28 @@ import ssl
 import sys
 from typing import Any
 
+VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""They name other certificates; each value of them has a context."""
+
 
 def use() -> None:
     """From now on, if httpx has been imported. Who asks for something other than the certificates
     that everybody trusts gets a context of its own, as before."""
-    transports = sys.modules.get("httpx._transports.default")
+    transports: Any = sys.modules.get("httpx._transports.default")
     if transports is None or hasattr(transports.create_ssl_context, "__wrapped__"):
         return
     create = transports.create_ssl_context
-    everybodys = functools.cache(create)
+
+    @functools.cache
+    def everybodys(*_: str | None) -> ssl.SSLContext:
+        context: ssl.SSLContext = create()
+        return context
 
     @functools.wraps(create)
     def context(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
-        own = trust_env and (os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR"))
-        if verify is not True or cert is not None or own:
-            return create(verify=verify, cert=cert, trust_env=trust_env)
-        return everybodys()
+        if verify is not True or cert is not None or not trust_env:
+            own: ssl.SSLContext = create(verify=verify, cert=cert, trust_env=trust_env)
+            return own
+        return everybodys(*map(os.environ.get, VARIABLES))
 
     transports.create_ssl_context = context
