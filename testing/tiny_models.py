@@ -116,14 +116,15 @@ def write_gguf(
     vocabulary: Callable[[gguf.GGUFWriter], int] | None = None,
     heads: int = 3,
     kv_heads: int = 1,
+    head_dim: int = 8,
     tensors_a_part: int = 0,
     seed: int = 0,
 ) -> Path:
-    """One layer, head dimension 8. `adjust` adds metadata, `without` leaves some keys out. seed: of
-    the weights.  tensors_a_part: 0 for one file; else the file is split, and the first part's path
-    returned."""
+    """One layer. head_dim: of 8, the CPU kernels can't compute it.  `adjust` adds metadata,
+    `without` leaves some keys out.  seed: of the weights.  tensors_a_part: 0 for one file; else the
+    file is split, and the first part's path returned."""
     writer = gguf.GGUFWriter(path, architecture, split_max_tensors=tensors_a_part)
-    head_dim, hidden = 8, heads * 8
+    hidden = heads * head_dim
     settings: dict[str, Callable[[], None]] = {
         "block_count": lambda: writer.add_block_count(1),
         "context_length": lambda: writer.add_context_length(128),

@@ -31,7 +31,7 @@ BODY = {"prompt": PROMPTS, "max_tokens": 4, "temperature": 0.8, "seed": 7, "igno
 def wide_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """One layer, some 20 MiB of weights and 3 KiB of KV a token."""
     folder = tmp_path_factory.mktemp("wide")
-    return str(write_gguf(folder / "wide.gguf", heads=96, kv_heads=96))
+    return str(write_gguf(folder / "wide.gguf", heads=24, kv_heads=24, head_dim=32))
 
 
 @pytest.fixture(scope="module")
