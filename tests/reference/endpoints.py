@@ -86,7 +86,8 @@ def _bodies(schemas: Mapping[str, Any]) -> str:
     text = (
         "\n## Bodies\n\n"
         "Unknown fields are refused, or skipped with `--unknown-fields ignore`. In messages and "
-        "their parts, and in tools, they are always skipped. Required fields are **bold**.\n"
+        "their parts, and in tools, they are always skipped. Required fields are **bold**. "
+        "Fields that several bodies have come first, in groups.\n"
     )
     text += "".join(f"\n### {name}\n\n{_listed(fields)}" for name, fields in groups.items())
     return text + "".join(_body_of(name, _fields(each), groups) for name, each in schemas.items())
@@ -102,7 +103,7 @@ def _body_of(name: str, fields: Fields, groups: Mapping[str, Fields]) -> str:
             rest = {field: kind for field, kind in rest.items() if field not in shared}
     text = f"\n### {name}\n"
     if links:
-        text += f"\nThe fields of {', '.join(links)}{', and:' if rest else '.'}\n"
+        text += f"\nGroups: {', '.join(links)}.\n"
     return text + (f"\n{_listed(rest)}" if rest else "")
 
 

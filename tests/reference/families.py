@@ -182,9 +182,8 @@ def _seeing() -> str:
         "transformers on `reference` and `cpu`, some on `triton` in its interpreter, and read "
         "config.json of as many releases.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
-        "With [an mmproj file](../guides/media.md#gguf-files), GGUF models see and hear too, "
-        "but for Llama 3.2 Vision, Phi-3-vision, Phi-4-multimodal and Molmo 2; Llama 3.2 Vision "
-        "runs on `reference` alone.\n\n"
+        "[GGUF models with an mmproj file](../guides/media.md#gguf-files) see and hear too. "
+        "Llama 3.2 Vision runs on `reference` alone.\n\n"
     )
     cases = [
         case.stands_for or f"{case.family}{TOWER_CLASS}" for case in (SEEN | OF_MLLAMA).values()
@@ -194,13 +193,17 @@ def _seeing() -> str:
 
 def _hearing() -> str:
     """The same of models that hear."""
+    both = {name for family in VISION_FAMILIES.values() for name in family.hub_classes}
+    families = AUDIO_FAMILIES.values()
+    too = [family.known_as for family in families if both.issuperset(family.hub_classes)]
     text = (
         "\n## Models that hear\n\n"
-        "Tested in the same way. Qwen3-ASR and Granite Speech also "
-        "[transcribe](../guides/transcription.md).\n\n"
+        f"Of the models above, {', '.join(too)} hear, too. All are tested in the same way. "
+        "Qwen3-ASR and Granite Speech also [transcribe](../guides/transcription.md).\n\n"
     )
     cases = [case.stands_for or f"{case.family}{TOWER_CLASS}" for case in HEARD.values()]
-    return text + TOWER_HEAD + "".join(_towered(each, cases) for each in AUDIO_FAMILIES.values())
+    alone = [family for family in families if not both.issuperset(family.hub_classes)]
+    return text + TOWER_HEAD + "".join(_towered(each, cases) for each in alone)
 
 
 def _comparing() -> str:
@@ -218,9 +221,9 @@ def _towered(family: TowerFamily, cases: list[str]) -> str:
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     decoders = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
     count = sum(case in family.hub_classes for case in cases)
-    configs = len(configs_of(family)) or "–"
+    configs = len(configs_of(family)) or ""
     known = f"{family.known_as}{UNRELEASED if family.name in TOWERS_FROM_MEMORY else ''}"
-    return f"| {known} | {classes} | {decoders} | {count} | {configs} |\n"
+    return f"| {known} | {classes} | {decoders} | {count} |{configs and f' {configs}'} |\n"
 
 
 def _tested() -> str:
@@ -267,7 +270,7 @@ def _row(key: str, shown: Coverage) -> str:
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     known = f"{family.known_as}{UNRELEASED if key in FROM_MEMORY else ''}"
     return (
-        f"| {known} | {classes} | {', '.join(but) or '–'} "
+        f"| {known} | {classes} |{' ' * bool(but)}{', '.join(but)} "
         f"| {' '.join(tested)} | {'/'.join(_of_releases(key))} |\n"
     )
 

@@ -4,6 +4,7 @@ system says of itself."""
 from __future__ import annotations
 
 import argparse
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -23,6 +24,12 @@ OWN_PROCESS = ("process_", "python_")
 """Families of prometheus_client itself, the same for every program."""
 SHARED_BY = 2
 """An argument that as many commands have, in the same words, is explained once."""
+FLAGS_TOO = re.compile(
+    r" (?:With a MODEL, e|E)very engine setting of `penstock serve` is a flag here too[^.]*\.?"
+)
+"""What the page says once of all commands that start an engine."""
+BY_SUPERVISOR_ALONE = ("fork-server", "ray-workers")
+"""Commands that nobody types."""
 COUNTERS = {OURS: "†", STORED: "§"}
 """A mark for each sentence about who counts, which many descriptions end with."""
 
@@ -56,7 +63,11 @@ def commands_page() -> str:
         "[settings](settings.md) of those processes as flags.\n"
     )
     text += f"\n## Shared arguments\n\n{_listed(shared)}"
-    return text + "".join(_command(each, arguments[each.name], shared) for each in COMMANDS)
+    return text + "".join(
+        _command(each, arguments[each.name], shared)
+        for each in COMMANDS
+        if each.name not in BY_SUPERVISOR_ALONE
+    )
 
 
 def _shared(arguments: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -72,7 +83,8 @@ def _shared(arguments: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 def _command(command: Command, arguments: Mapping[str, str], shared: Mapping[str, str]) -> str:
     """A command's section. shared: arguments that have a table of their own."""
-    text = f"\n## penstock {command.name}\n\n{_one_line(command.parser().description or '')}\n"
+    about = _one_line(command.parser().description or "")
+    text = f"\n## penstock {command.name}\n\n{FLAGS_TOO.sub('', about)}\n"
     also = [
         flag for flag, words in arguments.items() if shared.get(flag.rpartition(": ")[2]) == words
     ]
@@ -86,10 +98,14 @@ def _command(command: Command, arguments: Mapping[str, str], shared: Mapping[str
 
 
 def _listed(arguments: Mapping[str, str]) -> str:
-    """A list of arguments, each with what it sets where that is said."""
-    return "".join(
-        f"- `{flag}`{': ' if words else ''}{words}\n" for flag, words in arguments.items()
-    )
+    """A list of arguments, each with what it sets where that is said; those of a command's kinds
+    in lists of their own."""
+    lists: dict[str, str] = {}
+    for named, words in arguments.items():
+        kinds, _, flag = named.rpartition(": ")
+        lists.setdefault(kinds, f"For {kinds}:\n\n" if kinds else "")
+        lists[kinds] += f"- `{flag}`{': ' if words else ''}{words}\n"
+    return "\n".join(lists.values())
 
 
 def _all_arguments(command: Command) -> Iterable[tuple[str, str]]:
@@ -139,13 +155,15 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
     and of the three kinds of processes where all have one."""
     own = _families(gateway)
     known = {family.name for family in own}
-    more = ", ".join(_named(each) for each in _families(plain) if each.name not in known)
+    more = {_named(each) for each in _families(plain) if each.name not in known}
+    labelled = {name.partition("{")[0].strip("`") for name in more if "engine" in name}
+    counted = ", ".join(sorted(name for name in more if "engine" not in name))
     sections = {
         "Gateway": (
             own,
             "On a gateway's main port or, with API keys, on its `--admin-port`. For an engine core "
-            "without a metrics port, a gateway also has these of [the core's](#engine-core), of "
-            f"which those with the label `engine` have the same value at every gateway: {more}.",
+            f"without a metrics port, a gateway also counts {counted}, and has [those](#engine-core) "
+            "marked ‡, with the label `engine` and the same value at every gateway.",
         ),
         "Engine core": (_families(engine), "On `--engine-metrics-port`."),
         "Gateway, with `--data-dir`": (
@@ -170,7 +188,8 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
     )
     for title, (families, words) in sections.items():
         text += f"\n## {title}\n\n{words}\n\n"
-        text += "".join(map(_family, families))
+        marked = labelled if title == "Engine core" else set()
+        text += "".join(_family(each, marked) for each in families)
     return text
 
 
@@ -187,9 +206,14 @@ def _named(family: Metric) -> str:
     return f"`{name}{{{shown}}}`" if shown else f"`{name}`"
 
 
-def _family(family: Metric) -> str:
+def _family(family: Metric, marked: set[str]) -> str:
+    """A family's line. marked: names of those that gateways show as well."""
     words = _one_line(family.documentation)
+    named = _named(family)
+    marks = "‡" if named.partition("{")[0].strip("`") in marked else ""
     for sentence, mark in COUNTERS.items():
-        words = words.replace(f". {sentence}", f" {mark}")
-    kind = " (h)" if family.type == "histogram" else ""
-    return f"- {_named(family)}{kind}: {words}\n"
+        if words.endswith(f". {sentence}"):
+            words, marks = words.removesuffix(sentence).rstrip(), f"{marks}{mark}"
+    if family.type == "histogram":
+        marks += " (h)"
+    return f"- {named}{marks}: {words}\n"

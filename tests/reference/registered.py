@@ -48,6 +48,8 @@ ENDINGS = r"(?:For[A-Z]\w*|(?:With|ModelWith)?LMHead\w*|(?:Encoder|MT|Text)?Mode
 """What a class's name ends in, behind what its relatives have in common."""
 DECODERS = "ForCausalLM"
 FILLS_WORDS = "ForMaskedLM"
+EXAMPLES = 8
+"""Classes that a row of the page shows, where its models have no other name."""
 
 
 class Unserved(NamedTuple):
@@ -123,19 +125,19 @@ def unserved_section() -> str:
     return (
         "\n## What no family computes\n\n"
         "All other classes of models that read texts, pictures with texts, or speech, which "
-        "transformers or llama.cpp's converter registers, and architectures of GGUF files. A "
-        "class stands for its relatives with other heads. Heads of decoders that give every token "
+        "transformers or llama.cpp's converter registers, and architectures of GGUF files "
+        "(`docs/reference/unserved.toml` names each). Heads of decoders that give every token "
         "a class (`LlamaForTokenClassification`) aren't served; those that give a text one are.\n\n"
-        f"| models | why | classes in config.json | GGUF |\n|---|---|---|---|\n{rows}"
+        f"| models | why |\n|---|---|\n{rows}"
     )
 
 
 def _row(each: Unserved) -> str:
-    named = [
-        ", ".join(f"`{name}`" for name in names) or "–"
-        for names in (each.classes, each.architectures)
-    ]
-    return f"| {each.models or '–'} | {each.why} | {' | '.join(named)} |\n"
+    names = each.classes or each.architectures
+    left = len(names) - EXAMPLES
+    shown = ", ".join(f"`{name}`" for name in names[:EXAMPLES])
+    more = f" and {left} more" if left > 0 else ""
+    return f"| {each.models or f'{shown}{more}'} | {each.why} |\n"
 
 
 def _has_head(family: EncoderFamily, name: str) -> bool:
