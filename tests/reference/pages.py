@@ -162,8 +162,9 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
         "Gateway": (
             own,
             "On a gateway's main port or, with API keys, on its `--admin-port`. For an engine core "
-            f"without a metrics port, a gateway also counts {counted}, and has [those](#engine-core) "
-            "marked ‡, with the label `engine` and the same value at every gateway.",
+            f"without a metrics port, a gateway also counts {counted}, and has "
+            "[those](#engine-core) marked ‡, with the label `engine` and the same value at every "
+            "gateway.",
         ),
         "Engine core": (_families(engine), "On `--engine-metrics-port`."),
         "Gateway, with `--data-dir`": (
