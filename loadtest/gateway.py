@@ -4,11 +4,9 @@ A real gateway process, as `penstock gateway` starts it, between a null engine c
 computes nothing, and gateway_reader.py, each a process of its own.  For each number of streams two
 runs: as fast as it goes, a stream's next token leaving when its last one was read, so that each
 token is an event of its own; and at a fixed rate, for the time from the engine's send to the
-client's receipt.  At LIMITS numbers of streams, testing/bare_gateway.py takes the gateway's place
-in a third run: the machine's limit.  Chats by themselves
-(first_bytes.py) tell of the first byte.  A step holds 256 streams at most, as the engine core's has
-it.  CPU is the gateway's, all threads, between 15 % and 85 % of a run's tokens.  Results go to
-results/gateway.json and .md.
+client's receipt.  At LIMITS numbers of streams, testing/bare_gateway.py takes the gateway's
+place in a third run: the machine's limit.  A step holds 256 streams at most, as the engine core's
+has it.  CPU is the gateway's, all threads, between 15 % and 85 % of a run's tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +25,6 @@ from typing import Any, NamedTuple
 import psutil
 
 from deploy.local import free_port, wait
-from loadtest import first_bytes
 from loadtest.report import Document, Flags, Measurement, machine_line, say, table
 from testing.board import Board
 from testing.processes import Gateway, RestartableProcess, gateway
@@ -49,9 +46,6 @@ GROUP = 256
 
 def measure(flags: Flags) -> Document:
     """Two runs for each number of streams."""
-    if flags.profile:
-        measured(flags.streams[0], flags.seconds, rate=5_000.0, window=1, profile=flags.profile)
-        raise SystemExit(0)
     rows = []
     for streams in flags.streams:
         paced = RATES.get(streams, 10_000.0)
@@ -67,14 +61,7 @@ def measure(flags: Flags) -> Document:
             row["limit"] = measured(streams, flags.seconds, rate=paced, bare=True)
         rows.append(row)
         say(json.dumps(row))
-    chats = first_bytes.measure(lambda endpoint: _gateway(endpoint, ()), _answering)
-    return {"group": GROUP, "rows": rows, "chats": chats}
-
-
-def _answering(endpoint: str, page: Path) -> list[str]:
-    """The command of an engine core that answers at once."""
-    null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), "--at-once"]
-    return [*null, "--streams", "1", "--tokens", "1"]
+    return {"group": GROUP, "rows": rows}
 
 
 def measured(
@@ -83,22 +70,20 @@ def measured(
     *,
     rate: float,
     window: int | None = None,
-    profile: Path | None = None,
     bare: bool = False,
 ) -> dict[str, Any]:
     """Figures of a run. rate: tokens a second of all streams; with a window (tokens of each stream
     that may be on their way), only a guess of what there will be.
-    profile: a file for the gateway's cProfile data.  bare: of a bare gateway instead."""
+    bare: of a bare gateway instead."""
     tokens = max(8, round(seconds * rate / streams))
     sizes = ["--streams", str(streams), "--tokens", str(tokens), "--group", str(GROUP)]
     pace = ["--rate", str(rate)] if window is None else ["--window", str(window)]
     serving = _bare_gateway if bare else _gateway
-    profiled = ["-m", "cProfile", "-o", str(profile)] if profile else []
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         endpoint, page = f"ipc://{folder}/front", Path(folder) / "board"
         board = Board(page)
         null = [sys.executable, "-m", "testing.null_engine", endpoint, str(page), *sizes, *pace]
-        with RestartableProcess(null), serving(endpoint, profiled) as started:
+        with RestartableProcess(null), serving(endpoint) as started:
             process = psutil.Process(started.pid)
             figures: dict[str, Any] = {
                 "streams": streams,
@@ -161,15 +146,15 @@ def cpu_seconds(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
-def _gateway(endpoint: str, python: Sequence[str]) -> AbstractContextManager[Gateway]:
-    return gateway(endpoint, python=python, environment={"PENSTOCK_LOG_LEVEL": "error"})
+def _gateway(endpoint: str) -> AbstractContextManager[Gateway]:
+    return gateway(endpoint, environment={"PENSTOCK_LOG_LEVEL": "error"})
 
 
 @contextmanager
-def _bare_gateway(endpoint: str, python: Sequence[str]) -> Iterator[Gateway]:
+def _bare_gateway(endpoint: str) -> Iterator[Gateway]:
     port = free_port()
     url, begun = f"http://127.0.0.1:{port}", time.perf_counter()
-    command = [sys.executable, *python, "-m", "testing.bare_gateway", endpoint, str(port)]
+    command = [sys.executable, "-m", "testing.bare_gateway", endpoint, str(port)]
     with RestartableProcess(command) as process:
         process.wait_answers(url)
         yield Gateway(process.pid, url, port, time.perf_counter() - begun)
@@ -211,18 +196,6 @@ LIMIT = {
 }
 
 
-CHATS = {
-    "chat": "{chat}",
-    "first byte, p50, ms": "{p50_ms:.2f}",
-    "p90": "{p90_ms:.2f}",
-    "p99": "{p99_ms:.2f}",
-    "CPU/chat, ms": "{cpu_ms:.2f}",
-    "processes": "{processes}",
-    "RSS of the gateway, MiB": "{rss_mib:.0f}",
-    "PSS of all, MiB": "{pss_mib:.0f}",
-}
-
-
 def tables(document: Document) -> str:
     """A table of each kind of run."""
     rows = document["rows"]
@@ -237,17 +210,7 @@ def tables(document: Document) -> str:
         f"{table(FLAT_OUT, flat_out)}\nAt a fixed rate:\n\n{table(PACED, paced)}\n"
         "What the machine allows: the same of a process that only receives the engine core's "
         f"messages and writes finished events.\n\n{table(LIMIT, limits)}\n"
-        f"{_of_chats(document.get('chats', ()))}"
         f"Start to ready, the quickest of {len(ready)}: {seconds:.2f} s, {cpu:.2f} s of it CPU.\n"
-    )
-
-
-def _of_chats(rows: Sequence[Document]) -> str:
-    if not rows:
-        return ""
-    return (
-        "A chat by itself, of which the engine core answers each at once; CPU and memory with the "
-        f"processes that the gateway made:\n\n{table(CHATS, rows)}\n"
     )
 
 
@@ -278,7 +241,6 @@ COMMAND = Measurement(
     {
         "--streams": {"type": int, "nargs": "+", "default": list(RATES)},
         "--seconds": (8.0, "of a run, about"),
-        "--profile": {"type": Path, "help": "one run under cProfile, data to this file"},
     },
 )
 

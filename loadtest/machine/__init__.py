@@ -1,2 +1,1 @@
-"""One page for each machine: models of the sizes that people run, the work that they give them, and
-Penstock beside other libraries: `python -m loadtest.machine`."""
+"""One page for each machine: models that people run, by Penstock and by other libraries."""

@@ -11,13 +11,12 @@ from typing import Any
 import msgspec
 
 from loadtest.peers.comparison import failures as failed
-from loadtest.peers.comparison import number
+from loadtest.peers.comparison import number, peers_rows
 from loadtest.peers.library.work import Work
 from loadtest.report import Document, chart, machine_line, markdown_table
 from loadtest.report.table import listed, sections
-from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
-from loadtest.roofline.probe import Limits
+from loadtest.roofline.probe import limits_of
 
 OURS, PLAIN = "penstock", "penstock_without_drafts"
 TITLES = {
@@ -53,9 +52,11 @@ measure your machine.
 def text(document: Document) -> str:
     """The page's section about one model."""
     versions = dict.fromkeys(each["version"] for each in document["systems"].values())
+    limits = limits_of(document)
     first = (
         f"{machine_line(document)}, {document['instruction_set']}; {document['file']}; "
-        f"{document['rounds']} round(s); {', '.join(versions)}. {_limits_line(_limits(document))}"
+        f"{document['rounds']} round(s); {', '.join(versions)}. "
+        + (f"The machine's limit, {limits.told()}." if limits else "")
     )
     return sections([first, _table(document), listed(_notes(document))])
 
@@ -73,7 +74,7 @@ def rate(document: Document, system: str, work: str) -> float | None:
 def share(document: Document, system: str, work: Work, *, blocks: bool = False) -> float | None:
     """The share of what the machine allows that a system reaches; None where the limit isn't
     known."""
-    found, limits = rate(document, system, work.name), _limits(document)
+    found, limits = rate(document, system, work.name), limits_of(document)
     if limits is not None and blocks:
         if limits.block_int8_ops_per_s is None:
             return None
@@ -104,17 +105,12 @@ def draw(path: Path, runs: Mapping[str, Document]) -> None:
                     color=f"C{order.index(system)}",
                 )
                 panel.bar_label(bars, fmt="%.0f", fontsize=6)
-            panel.set_xticks(
-                [at + 0.4 for at in range(len(works))], [_short(work.name) for work in works]
-            )
+            names = [work.name.replace(", ", "\n") for work in works]
+            panel.set_xticks([at + 0.4 for at in range(len(works))], names)
             panel.tick_params(axis="x", labelsize=6)
             panel.set_title(title, fontsize=8)
             panel.set_ylabel("% of the limit", fontsize=7)
         panels[0][0].legend(fontsize=7)
-
-
-def _short(name: str) -> str:
-    return name.replace(", ", "\n")
 
 
 def _table(document: Document) -> str:
@@ -122,10 +118,7 @@ def _table(document: Document) -> str:
     peers = [name for name in systems if name not in (OURS, PLAIN)]
     rows = [[work.name, *_row(document, work, systems, peers)] for work in _works(document)]
     width = len(rows[0]) if rows else 0
-    rows += [
-        _facts_row(document, "start to loaded, s", "ready_s", "{:.1f}", 1.0, width),
-        _facts_row(document, "memory, MiB", "memory_bytes", "{:,.0f}", 2**-20, width),
-    ]
+    rows += peers_rows(document["systems"], "start to loaded, s", width)
     heads = ["tokens per second", *(TITLES.get(name, name) for name in systems)]
     heads += ["drafts", *(f"× {TITLES.get(name, name)}" for name in peers)]
     return markdown_table([*heads, "limit", "reached", "blocks"], rows)
@@ -136,7 +129,7 @@ def _row(document: Document, work: Work, systems: Sequence[str], peers: Sequence
     ours = OURS if OURS in systems else PLAIN
     ratios = [_ratio(document, OURS, PLAIN, work.name)]
     ratios += [_ratio(document, ours, name, work.name) for name in peers]
-    limits = _limits(document)
+    limits = limits_of(document)
     most = limits and work.limit(msgspec.convert(document["model_cost"], ModelCost), limits)
     plain = PLAIN if PLAIN in systems else OURS
     shares = [share(document, plain, work, blocks=blocks) for blocks in (False, True)]
@@ -160,14 +153,6 @@ def _ratio(document: Document, ours: str, other: str, work: str) -> str:
     return f"{rates[0] / rates[1]:.2f}"
 
 
-def _facts_row(
-    document: Document, name: str, key: str, shown: str, scale: float, width: int
-) -> list[str]:
-    values = [each[key] for each in document["systems"].values()]
-    cells = ["–" if value is None else shown.format(scale * value) for value in values]
-    return [name, *cells, *[""] * (width - 1 - len(cells))]
-
-
 def _notes(document: Document) -> list[str]:
     left_out = document["left_out"]
     told = "; ".join(
@@ -188,11 +173,3 @@ def _works(document: Document) -> list[Work]:
 def _rates(document: Document, system: str, work: str) -> list[float]:
     found: dict[str, Any] = document["systems"].get(system, {"rates": {}})
     return list(found["rates"].get(work, []))
-
-
-def _limits(document: Document) -> Limits | None:
-    return probe.median([msgspec.convert(each, Limits) for each in document["limits"]])
-
-
-def _limits_line(limits: Limits | None) -> str:
-    return f"The machine's limit, {limits.told()}." if limits else ""

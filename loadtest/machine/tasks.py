@@ -64,15 +64,8 @@ class Task(Workload):
         call(prompts, min(self.output_tokens, WARM_TOKENS))
 
     def fault(self, run: Run) -> str | None:
-        if run.output_tokens != [self.output_tokens] * self.outputs:
-            counts = sorted(set(run.output_tokens))
-            return (
-                f"{len(run.tokens)} outputs of {counts} tokens instead of "
-                f"{self.outputs} of {self.output_tokens}"
-            )
-        if "decode" in self.figures.values() and not run.decode_s:
-            return "no time between first and last token"
-        return None
+        timed = "decode" in self.figures.values()
+        return run.fault(self.outputs, self.output_tokens, timed=timed)
 
     def rates(self, run: Run) -> dict[str, float]:
         """Tokens per second, by row."""

@@ -9,26 +9,6 @@ from penstock_bench.load.options import EndControl, Length, LoadOptions
 
 
 @dataclass(frozen=True)
-class Target:
-    """What our figure is to be, as a multiple of a peer's."""
-
-    figure: str  # a key of compare.medians
-    peer: str
-    at_least: float | None = None
-    at_most: float | None = None  # for times
-
-    def met(self, ratio: float) -> bool:
-        if self.at_most is not None:
-            return ratio <= self.at_most
-        return self.at_least is None or ratio >= self.at_least
-
-    def __str__(self) -> str:
-        if self.at_most is not None:
-            return f"≤ {self.at_most:g} × {self.peer}"
-        return f"≥ {self.at_least:g} × {self.peer}"
-
-
-@dataclass(frozen=True)
 class Cell(Workload):
     """`streams` closed-loop streams send `requests` requests in all, unless `seconds` are over
     first: what runs then is cut off, its tokens count, and the table says so."""
@@ -41,7 +21,6 @@ class Cell(Workload):
     seconds: float
     warmup: int
     warmup_seconds: float = 5
-    targets: tuple[Target, ...] = ()
 
     def options(self, url: str, end_control: EndControl) -> LoadOptions:
         return LoadOptions(
@@ -62,21 +41,8 @@ class Cell(Workload):
 CELLS = (
     Cell("1 stream, 32 in, 128 out", 1, 4, 32, 128, seconds=15, warmup=1),
     Cell("8 streams, 32 in, 128 out", 8, 24, 32, 128, seconds=15, warmup=2),
-    Cell(
-        *("64 streams, 128 in, 128 out", 64, 64, 128, 128),
-        seconds=30,
-        warmup=4,
-        targets=(
-            Target("output_tokens_per_s", "vllm", at_least=3),
-            Target("ttft_p50_ms", "vllm", at_most=0.25),
-        ),
-    ),
-    Cell(
-        *("1,000 streams at once, 16 in, 16 out", 1000, 1000, 16, 16),
-        seconds=45,
-        warmup=8,
-        targets=(Target("requests_per_s", "vllm", at_least=3),),
-    ),
+    Cell("64 streams, 128 in, 128 out", 64, 64, 128, 128, seconds=30, warmup=4),
+    Cell("1,000 streams at once, 16 in, 16 out", 1000, 1000, 16, 16, seconds=45, warmup=8),
 )
 SMOKE_CELLS = (
     Cell("1 stream, 8 in, 8 out", 1, 2, 8, 8, seconds=20, warmup=1),

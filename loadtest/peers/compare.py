@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from loadtest.peers.cells import CELLS, SMOKE_CELLS, Cell
-from loadtest.peers.comparison import OURS, Comparison, number, peers_rows
+from loadtest.peers.comparison import Comparison, number, peers_rows
 from loadtest.peers.servers import NAMES, Server, make_server
 from loadtest.report import Document, markdown_table
 from penstock_bench.load.report import Summary
@@ -89,17 +89,18 @@ class Servers(Comparison):
         return figure and figure.value
 
     def tables(self, document: Document) -> list[str]:
+        servers = document["servers"]
+        version = ["version", *(server["version"] for server in servers.values())]
+        rows = peers_rows(servers, "start to ready, s", 1 + len(servers))
         parts = [
             f"medians of {document['rounds']} rounds, the servers in turn.",
-            _servers_table(document["servers"]),
+            markdown_table(["", *servers], [version, *rows]),
         ]
         for cell in self.work_of(document):
             parts.append(
                 f"**{cell.name}** ({cell.requests} requests, {cell.seconds:g} s at most)\n"
             )
             parts.append(self._cell_table(document, cell))
-        if targets := self._targets_table(document):
-            parts.append(f"Targets, as ratios of these medians:\n\n{targets}")
         return parts
 
     def notes(self, document: Document) -> list[str]:
@@ -129,33 +130,6 @@ class Servers(Comparison):
                 counts = (sum(run[key] for run in runs) for key in _COUNTS.values())
                 rows.append([name, *(str(each or "–") for each in figures), *map(str, counts)])
         return markdown_table(["server", *_COLUMNS, *_COUNTS], rows)
-
-    def _targets_table(self, document: Document) -> str:
-        """Empty where no cell has a target or its servers did not run."""
-        rows = []
-        labels = {key: label for label, key in _COLUMNS.items()}
-        for cell in self.work_of(document):
-            for target in cell.targets:
-                ours, theirs = (
-                    self.median(document, name, cell, target.figure)
-                    if name in document["servers"]
-                    else None
-                    for name in (OURS, target.peer)
-                )
-                if ours is None or theirs is None or not theirs.value:
-                    continue
-                ratio = ours.value / theirs.value
-                met = "yes" if target.met(ratio) else "**no**"
-                name = f"{cell.name}: {labels[target.figure]}"
-                rows.append([name, f"{ratio:.2f} ×", str(target), met])
-        header = ["figure", "ours to the peer's", "target", "met"]
-        return markdown_table(header, rows) if rows else ""
-
-
-def _servers_table(servers: Document) -> str:
-    version = ["version", *(server["version"] for server in servers.values())]
-    rows = peers_rows(servers, "start to ready, s", 1 + len(servers))
-    return markdown_table(["", *servers], [version, *rows])
 
 
 SERVERS = Servers()

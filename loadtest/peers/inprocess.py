@@ -13,9 +13,8 @@ from loadtest.peers.comparison import OURS, Comparison, number, peers_rows
 from loadtest.peers.library.systems import NAMES, System, make_system
 from loadtest.peers.library.work import SMOKE_WORK, WORK, Run, Work
 from loadtest.report import Document, markdown_table
-from loadtest.roofline import probe
 from loadtest.roofline.cost import ModelCost
-from loadtest.roofline.probe import Limits
+from loadtest.roofline.probe import limits_of
 
 HEAD = """# Penstock beside other libraries
 
@@ -77,11 +76,11 @@ class Libraries(Comparison):
 
     def limit(self, document: Document, work: Work) -> float | None:
         """Tokens per second."""
-        cost, limits = document["model_cost"], _limits(document)
+        cost, limits = document["model_cost"], limits_of(document)
         return limits and work.limit(msgspec.convert(cost, ModelCost), limits)
 
     def tables(self, document: Document) -> list[str]:
-        systems, limits = document["systems"], _limits(document)
+        systems, limits = document["systems"], limits_of(document)
         rows = []
         for work in self.work_of(document):
             cells = [self._rate_cell(document, name, work) for name in systems]
@@ -92,7 +91,8 @@ class Libraries(Comparison):
         heads += ["limit", "reached"] if limits else []
         versions = ", ".join(dict.fromkeys(system["version"] for system in systems.values()))
         told = f"medians of {document['rounds']} round(s); {versions}."
-        return [f"{told} {_limits_line(limits)}" if limits else told, markdown_table(heads, rows)]
+        told += f" The machine's limit, {limits.told()}." if limits else ""
+        return [told, markdown_table(heads, rows)]
 
     def notes(self, document: Document) -> list[str]:
         notes = super().notes(document)
@@ -132,14 +132,6 @@ class Libraries(Comparison):
         most, ours = self.limit(document, work), self.rate(document, OURS, work)
         reached = "–" if not (ours and most) else f"{100 * ours / most:.0f} %"
         return ["not measured" if most is None else number(most), reached]
-
-
-def _limits(document: Document) -> Limits | None:
-    return probe.median([msgspec.convert(each, Limits) for each in document["limits"]])
-
-
-def _limits_line(limits: Limits) -> str:
-    return f"The machine's limit, {limits.told()}."
 
 
 LIBRARIES = Libraries()

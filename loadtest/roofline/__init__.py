@@ -1,2 +1,1 @@
-"""What the machine could do at best, and the least time that a model's work takes on it:
-`python -m loadtest.roofline`."""
+"""What a machine and a model allow: measured limits, and the bytes and operations of a step."""

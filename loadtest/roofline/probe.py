@@ -9,10 +9,12 @@ import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from penstock.process.machine import usable_cores
 
@@ -70,6 +72,11 @@ def measure(
     except (OSError, subprocess.SubprocessError) as error:
         raise ProbeUnavailable(f"the probe did not run: {error}") from error
     return Limits(**json.loads(done.stdout))
+
+
+def limits_of(document: Mapping[str, Any]) -> Limits | None:
+    """The median of the probes that a result file holds."""
+    return median([msgspec.convert(each, Limits) for each in document["limits"]])
 
 
 def median(measured: Sequence[Limits]) -> Limits | None:

@@ -32,6 +32,7 @@ from loadtest.sessions.page import HEAD, draw, text
 from penstock.net.listener import raise_file_limit
 from penstock.prepare import prepare
 from penstock.process.machine import version_of
+from penstock_kernels.cpu.library import instruction_set
 from testing.processes import MODEL, engine, front_end, worker
 
 
@@ -48,14 +49,7 @@ def measure(flags: Flags) -> Document:
             rows[way].append(row)
             say(f"{way}: {json.dumps(row)}")
     versions = {name: version_of(name) for name in ("pyzmq", "msgspec", "uvloop")}
-    return {"seconds": flags.seconds, "versions": versions, "isa": isa(), **rows}
-
-
-def isa() -> str:
-    """The widest of the processor's instructions for numbers that Linux tells of."""
-    words = Path("/proc/cpuinfo").read_text().split()
-    known = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
-    return next((name for flag, name in known.items() if flag in words), "")
+    return {"seconds": flags.seconds, "versions": versions, "isa": instruction_set(), **rows}
 
 
 def many_front_ends(count: int, model: Path, folder: Path, flags: Flags) -> dict[str, Any]:

@@ -22,10 +22,9 @@ import argparse
 import asyncio
 import math
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,6 @@ def measure(flags: Flags) -> Iterator[Document]:
         "decoding": flags.decoding,
     }
     with ExitStack() as running:
-        for _ in range(flags.busy):
-            running.enter_context(_busy_loop())
         servers = {
             name: running.enter_context(_server(flags, config))
             for name, config in ((OFF, "off"), (AGAIN, "off"), (DRAFTS, flags.speculative_config))
@@ -78,18 +75,7 @@ def measure(flags: Flags) -> Iterator[Document]:
         for name, streams in flags.cells:
             cell = Streams(name, streams, flags.tokens, flags.decoding)
             rows.append(asyncio.run(row(servers, cell, flags)))
-            yield {**known, "busy": flags.busy, "rows": rows}
-
-
-@contextmanager
-def _busy_loop() -> Iterator[None]:
-    """Another process that computes all the time, as politely as it can."""
-    loop = subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        loop.kill()
-        loop.wait()
+            yield {**known, "rows": rows}
 
 
 def _server(flags: Flags, config: str) -> Server:
@@ -192,17 +178,12 @@ def markdown(document: Document) -> str:
             f" In {vague} of {len(rows)} rows the error is larger than the {1.0 - NOISE:.0%} that"
             " drafts may cost: these can't show that they cost no more."
         )
+    window = ", only while all streams decode" if document.get("decoding") else ""
     return (
         f"{machine_line(document)}; model {document['model']},"
-        f" `--speculative-config '{document['speculative_config']}'`{_beside(document)}.\n\n"
+        f" `--speculative-config '{document['speculative_config']}'`{window}.\n\n"
         f"{table(COLUMNS, rows)}\n{verdict}\n"
     )
-
-
-def _beside(document: Document) -> str:
-    busy, decoding = document.get("busy"), document.get("decoding")
-    words = f", beside {busy} niced busy loop(s)" if busy else ""
-    return words + (", only while all streams decode" if decoding else "")
 
 
 def draw(path: Path, document: Document) -> None:
@@ -247,7 +228,6 @@ OPTIONS = {
     "--seconds": (4.0, "of each server in a round"),
     "--tokens": (128, "of an answer"),
     "--decoding": (False, "measure only once all streams decode, and none of their answers ends"),
-    "--busy": (0, "other processes that compute meanwhile, niced by 19"),
 }
 COMMAND = Measurement(
     "speculation",

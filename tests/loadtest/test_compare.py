@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadtest.peers.cells import CELLS, Cell, Target
+from loadtest.peers.cells import CELLS, Cell
 from loadtest.peers.compare import COMMAND, SERVERS
 from loadtest.peers.peer import PeerFailed
 from loadtest.peers.rounds import Outcome, Rounds, take_turns
@@ -209,26 +209,3 @@ def test_a_server_skips_cells_with_more_streams_than_it_takes(tmp_path: Path) ->
     comparison = compared([server], TINY, 1, tmp_path)
     assert list(comparison.outcomes[0].runs) == ["1 stream"]
     assert SERVERS.text(document_of(comparison)).count("| narrow") == 2
-
-
-def test_targets_are_judged_from_the_medians() -> None:
-    targets = (
-        Target("output_tokens_per_s", "vllm", at_least=3),
-        Target("ttft_p50_ms", "vllm", at_most=0.25),
-    )
-    cell = dataclasses.replace(TINY[0], targets=targets)
-
-    def took(name: str, first: float, end: float) -> Outcome:
-        record = RequestRecord(0, 4, 0.0, 0.0, end, array("d", [first, end]))
-        record.finish_reason = "length"
-        record.completion_tokens = 4
-        return Outcome(scripted(name), {cell.name: [summarise([record])]})
-
-    outcomes = [took("penstock", 0.5, 1.0), took("vllm", 1.0, 4.0)]
-    rows = SERVERS.text(document_of(Rounds(outcomes, [cell], done=1))).splitlines()
-    fast = next(row for row in rows if "≥ 3 × vllm" in row)
-    late = next(row for row in rows if "≤ 0.25 × vllm" in row)
-    assert "4.00 ×" in fast
-    assert fast.rstrip(" |").endswith(" yes")
-    assert "0.50 ×" in late
-    assert late.rstrip(" |").endswith("**no**")

@@ -10,9 +10,8 @@ import pytest
 
 from loadtest.peers.servers import default_model
 from loadtest.roofline import probe
-from loadtest.roofline.__main__ import markdown, report
 from loadtest.roofline.cost import ModelCost, model_cost
-from loadtest.roofline.probe import Limits, ProbeUnavailable, measure, median
+from loadtest.roofline.probe import Limits, ProbeUnavailable, limits_of, measure, median
 from penstock.formats.gguf import GGUFFile
 
 
@@ -59,20 +58,12 @@ def test_what_is_not_measured_limits_nothing() -> None:
     assert (limits.int8_ops_per_s, limits.ops_per_s) == (None, None)
     cost = model_cost(default_model())
     assert cost.prefill_seconds(8192, 8, limits) is None
-    shown = report(cost, [limits])
-    assert shown["prefill_tokens_per_s"] is None
-    assert shown["limits"][0]["int8_ops_per_s"] is None
-    machine = {"cpu": "c", "cores": 1.0, "memory_bytes": 2**30, "python": "3"}
-    facts = {"command": "x", "started": "2026-01-01T", "machine": machine, "model": "m"}
-    text = markdown({**facts, **shown})
-    assert "not measured" in text.splitlines()[4]  # The row below the table's head.
-    assert text.endswith("prompts not measured.\n")
+    assert limits_of({"limits": [limits.to_dict()]}) == limits
     # A step of one stream is bound by reading.
-    reading = limits.read_bytes_per_s / cost.weight_bytes
-    assert shown["decode_1_stream_tokens_per_s"] == pytest.approx(reading)
-    known = report(cost, [Limits(1, 1e10, 1e12, None)])
-    assert known["prefill_tokens_per_s"] == pytest.approx(
-        8192 / (2 * (8192 * cost.layer_macs + 8 * cost.head_macs) / 1e12)
+    reading = cost.weight_bytes / limits.read_bytes_per_s
+    assert cost.decode_seconds(0, 1, limits) == pytest.approx(reading)
+    assert cost.prefill_seconds(8192, 8, Limits(1, 1e10, 1e12, None)) == pytest.approx(
+        2 * (8192 * cost.layer_macs + 8 * cost.head_macs) / 1e12
     )
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from loadtest.chaos import Disturber, as_data, recoveries
 from testing.serving import Server, wait_until
+from testing.streams.disturber import Disturber, recoveries
 from testing.streams.fleet import Fleet
 from testing.streams.mix import KINDS, STREAMS, mix
 from testing.streams.reading import Answer, Choice
@@ -58,7 +58,7 @@ def test_nothing_is_lost_whatever_dies(
     striking = disturber.strike_all(first, amount.kills, amount.freezes)
     asyncio.run(asyncio.wait_for(striking, amount.limit))
     with capsys.disabled():
-        print("\n" + recoveries(as_data(disturber.blows, fleet.score)))
+        print("\n" + recoveries(disturber.blows))
     assert fleet.score.wrong == []
     assert fleet.score.equal >= amount.streams, "every stream of the mix was compared"
     assert len(disturber.blows) == 2 * (amount.kills + amount.freezes)

@@ -34,6 +34,14 @@ class Run:
         """How many each prompt has got."""
         return [len(each) for each in self.tokens]
 
+    def fault(self, outputs: int, tokens: int, *, timed: bool) -> str | None:
+        """What makes it no result: other outputs than so many of so many tokens each, or no time
+        between the first and the last token where that is wanted."""
+        if self.output_tokens != [tokens] * outputs:
+            counts = sorted(set(self.output_tokens))
+            return f"{len(self.tokens)} outputs of {counts} tokens instead of {outputs} of {tokens}"
+        return "no time between first and last token" if timed and not self.decode_s else None
+
 
 Call = Callable[[list[list[int]], int], Run]
 """A system's call: takes prompts, and how many tokens each gets."""
@@ -74,15 +82,7 @@ class Work(Workload):
         return run.seconds > self.patience
 
     def fault(self, run: Run) -> str | None:
-        if run.output_tokens != [self.output_tokens] * self.streams:
-            counts = sorted(set(run.output_tokens))
-            return (
-                f"{len(run.output_tokens)} outputs of {counts} tokens instead of "
-                f"{self.streams} of {self.output_tokens}"
-            )
-        if self.figure == "decode" and not run.decode_s:
-            return "no time between first and last token"
-        return None
+        return run.fault(self.streams, self.output_tokens, timed=self.figure == "decode")
 
     def rate(self, run: Run) -> float:
         """Tokens per second, of a run without fault."""

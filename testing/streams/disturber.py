@@ -1,10 +1,4 @@
-"""Kills and freezes processes of a real system at random moments, under 32 streams, and compares
-every answer with its undisturbed twin.
-
-    python -m loadtest.chaos --kills 20 --freezes 10
-
-Exit code 1 where a stream broke or differed.
-"""
+"""Kills and freezes processes of a real system at random moments, under streams of a fleet."""
 
 from __future__ import annotations
 
@@ -13,20 +7,11 @@ import os
 import random
 import signal
 import statistics
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import msgspec
+from testing.streams.fleet import Fleet
 
-from loadtest.report import Document, Flags, Measurement, machine_line, say, table
-from testing.serving import Server
-from testing.streams.fleet import Fleet, Score
-from testing.streams.mix import mix
-
-VICTIMS = ("worker 0", "engine")
-TOKENS = 96
-"""Tokens of each answer."""
 RECOVERY_BOUND = 120.0
 """Seconds after which a fleet that stands still is lost."""
 
@@ -105,62 +90,17 @@ class Disturber:
         raise TimeoutError(f"there was no {victim} for 20 s")
 
 
-def measure(flags: Flags) -> Document:
-    """Every blow, and what became of the streams."""
-    with Server() as server:
-        fleet = Fleet(server.url, mix(TOKENS))
-        disturber = Disturber(fleet, lambda title: server.processes().get(title), seed=1)
-        asyncio.run(disturber.strike_all(VICTIMS, flags.kills, flags.freezes))
-    for wrong in fleet.score.wrong:
-        say(wrong)
-    return as_data(disturber.blows, fleet.score)
-
-
-def as_data(blows: list[Blow], score: Score) -> Document:
-    return {
-        "blows": msgspec.to_builtins(blows),
-        "streams_equal": score.equal,
-        "streams_different": score.different,
-        "streams_broken": score.broken,
-    }
-
-
-BLOWS = {"blow": "{kind}", "times": "{times}", "first stream": "{first}", "all streams": "{all}"}
-
-
-def recoveries(document: Document) -> str:
-    """Markdown: a line for each kind of blow."""
-    blows = [Blow(**each) for each in document["blows"]]
-    rows = []
+def recoveries(blows: list[Blow]) -> str:
+    """A line for each kind of blow: seconds until the first stream, and all of them, went on."""
+    lines = []
     for kind in dict.fromkeys(blow.kind for blow in blows):
         these = [blow for blow in blows if blow.kind == kind]
-        spreads = {
-            name: spread([getattr(blow, name) for blow in these]) for name in ("first", "all")
-        }
-        rows.append({"kind": kind, "times": len(these), **spreads})
-    return (
-        "Seconds until the first stream, and all of them, went on: median (longest).\n\n"
-        f"{table(BLOWS, rows)}\n"
-        f"{document['streams_equal']} streams equal to their undisturbed twins, "
-        f"{len(document['streams_different'])} different, {len(document['streams_broken'])} broken."
-    )
+        first, everyone = (
+            spread([getattr(each, name) for each in these]) for name in ("first", "all")
+        )
+        lines.append(f"{kind}, {len(these)} times: first stream {first} s, all {everyone} s")
+    return "\n".join(["median (longest)", *lines])
 
 
 def spread(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.2f} ({max(seconds):.2f})"
-
-
-COMMAND = Measurement(
-    "chaos",
-    __doc__,
-    measure,
-    lambda document: f"{machine_line(document)}\n\n{recoveries(document)}\n",
-    {
-        "--kills": (20, "of the worker, and of the engine"),
-        "--freezes": (10, "of each, for up to 5 s"),
-    },
-    faults=lambda document: document["streams_different"] + document["streams_broken"],
-)
-
-if __name__ == "__main__":
-    sys.exit(COMMAND.main())
