@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
+from loadtest.memory import MIB, by_process
 from testing.serving import Server, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-MIB = 2**20
 STREAMS, TOKENS, BLOCKS = 16, 300, 256
 """More tokens than the pool's blocks hold, so that a burst touches all of them."""
 MARGIN = 24 * MIB
@@ -31,19 +31,6 @@ def burst(server: Server, seed: int) -> None:
     with ThreadPoolExecutor(STREAMS) as pool:
         for status, answer in pool.map(lambda body: server.post("/v1/completions", body), bodies):
             assert status == 200, answer
-
-
-def by_process(root: psutil.Process) -> dict[str, int]:
-    """Bytes (PSS) of a server's processes by name; those of one name together."""
-    found: dict[str, int] = {}
-    for each in [root, *root.children(recursive=True)]:
-        try:
-            name = " ".join(each.cmdline()).removeprefix("penstock: ").strip()
-            size = each.memory_full_info().pss
-        except psutil.Error:
-            continue  # It has just ended.
-        found[name] = found.get(name, 0) + size
-    return found
 
 
 def held(root: psutil.Process) -> dict[str, int]:
