@@ -2,7 +2,7 @@
 
     python -m deploy.check_queries [--json FILE] [--dashboard FILE ...] [--one-port]
 
-Starts a system with the default model, haproxy before it and Prometheus beside it, each with this
+Starts a system with the default model, haproxy before it, Redis and Prometheus beside it, with this
 folder's configuration; makes traffic that moves everything that is counted (several tenants, a KV
 cache so small that requests are swapped, deadlines, refusals, clients that leave, a worker that is
 killed); then asks every query.  What an alert compares is asked without the comparison, since an
@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy.local import NotThere, Prometheus, free_port, haproxy, prometheus, running, wait
+from deploy.local import NotThere, Prometheus, free_port, haproxy, prometheus, redis, running, wait
 from deploy.other_dashboards import dashboard_queries
 from deploy.queries import Query, everything
 from deploy.traffic import ADMIN, Traffic, key_file, kill_worker
@@ -137,6 +137,7 @@ def started(folder: Path, *, one_port: bool = False) -> Iterator[Running]:
     if not one_port:
         command += ["--engine-metrics-port", str(engine), "--worker-metrics-port", str(worker)]
     with ExitStack() as stack:
+        command += ["--rate-limit-storage", stack.enter_context(redis(folder))]
         runtime = folder / "run"
         runtime.mkdir(mode=0o700)
         log = folder / "serve.log"

@@ -1,4 +1,5 @@
-"""haproxy and Prometheus with this folder's configuration, as plain processes on this machine."""
+"""haproxy and Prometheus with this folder's configuration, and Redis, as plain processes on this
+machine."""
 
 from __future__ import annotations
 
@@ -147,6 +148,15 @@ def prometheus(
         url = f"http://127.0.0.1:{port}"
         wait(lambda: answers(url + "/-/ready"), process, log)
         yield Prometheus(url)
+
+
+@contextlib.contextmanager
+def redis(folder: Path) -> Iterator[str]:
+    """A redis-server that keeps nothing on a disk; its URL. Raises NotThere."""
+    port = free_port()
+    command = [found("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    with running([*command, "--dir", str(folder)], folder / "redis.log", {}):
+        yield f"redis://127.0.0.1:{port}/0"
 
 
 def rendered(targets: Mapping[str, Sequence[str]], token: str | None) -> dict[str, Any]:

@@ -27,14 +27,15 @@ PAUSE = 0.05
 
 
 def key_file(folder: Path) -> Path:
-    """API keys of all of them; `limited` may have one request open at a time."""
+    """API keys of all of them; `limited` may have one request open at a time, and is the only one
+    that limits are counted for by the minute."""
     keys: list[dict[str, Any]] = [
         {"name": name, "tenant": name, "sha256": digest(key), "weight": weight}
         for weight, (name, key) in enumerate(TENANTS.items(), 1)
     ]
     keys.append({"name": "prometheus", "sha256": digest(ADMIN), "admin": True})
     limited = {"name": "limited", "tenant": "limited", "sha256": digest(LIMITED)}
-    keys.append({**limited, "max_concurrent": 1})
+    keys.append({**limited, "max_concurrent": 1, "requests_per_minute": 1_000_000})
     path = folder / "keys.yaml"
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(keys))

@@ -23,13 +23,19 @@ class RedisServer:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+        self.port = port
         self.url = f"redis://127.0.0.1:{port}/0"
         options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-        self._process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL)
+        self._command = [binary, *options]
+        self.start()
+
+    def start(self) -> None:
+        """Starts it, empty, and again after `kill`."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while True:
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
                 break
             except OSError:
                 if time.monotonic() > deadline:
@@ -40,6 +46,10 @@ class RedisServer:
     def hang(self) -> None:
         """It takes connections, and answers nothing any more."""
         self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """It answers again."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kills it with SIGKILL. Idempotent."""

@@ -74,7 +74,7 @@ def create_app(
         config,
         patience or Patience(),
         ring=ring,
-        limits=None if ring is None else RateLimits(config.rate_limit_storage),
+        limits=None if ring is None else _limits(config),
         tracing=tracing_of(config),
         media=MediaDesk(media or MediaSettings()),
         store=store,
@@ -99,6 +99,14 @@ def create_app(
     app = _application(service, routes, sockets_of(service))
     add_cors(app, config)
     return app
+
+
+def _limits(config: GatewayConfig) -> RateLimits:
+    return RateLimits(
+        config.rate_limit_storage,
+        patience=config.rate_limit_timeout,
+        fallback=config.rate_limit_fallback,
+    )
 
 
 def _held(config: GatewayConfig, store: Store | None, gateways: int) -> HeldResponses | None:

@@ -142,11 +142,9 @@ async def _serve(
         if watching is not None:
             watching.cancel()
         await models.close()
-        service.close()
+        await service.leave()
         if service.store is not None:
             service.store.close()
-        if service.tracing is not None:
-            await service.tracing.close()
     log.info("left")
 
 

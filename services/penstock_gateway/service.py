@@ -181,6 +181,14 @@ class Service:
         self.media.close()
         self.preparers.close()
 
+    async def leave(self) -> None:
+        """Closes, and sends what is left: what keys have used, traces."""
+        self.close()
+        if self.limits is not None:
+            await self.limits.close()
+        if self.tracing is not None:
+            await self.tracing.close()
+
     @property
     def open_requests(self) -> int:
         """Requests that are being answered."""

@@ -104,11 +104,9 @@ async def _serve(
             with suppress(asyncio.CancelledError):
                 await task
         await models.close()
-        service.close()
+        await service.leave()
         if service.store is not None:
             service.store.close()
-        if service.tracing is not None:
-            await service.tracing.close()
     log.info("left")
 
 

@@ -33,6 +33,8 @@ _GATEWAY = """
     penstock:gateway_open_requests
     penstock:routed_requests_total penstock:moved_requests_total penstock:key_prompt_tokens_total
     penstock:key_cached_prompt_tokens_total penstock:key_generation_tokens_total
+    penstock:rate_limit_storage_seconds_bucket penstock:rate_limit_storage_failures_total
+    penstock:rate_limit_fallback_active
 """
 _EVERY_PROCESS = """
     process_resident_memory_bytes process_cpu_seconds_total process_open_fds

@@ -21,6 +21,7 @@ def test_every_query_finds_data(request: pytest.FixtureRequest) -> None:
         pytest.skip("takes two minutes: --queries")
     needed("haproxy")
     needed("prometheus")
+    needed("redis-server")
     with tempfile.TemporaryDirectory(prefix="pst-") as folder:
         answers = check(Path(folder))
     assert [each.where for each in answers if each.problem] == [], report(answers)
@@ -67,6 +68,7 @@ def test_another_dashboard_is_asked_with_its_variables_filled(tmp_path: Path) ->
 
 def test_a_query_without_data_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed("prometheus")
+    needed("redis-server")
     monkeypatch.setattr("deploy.check_queries.PATIENCE", 3.0)
     queries = [
         Query("good", "prometheus_build_info or vector(1)"),

@@ -1,4 +1,5 @@
-"""Metrics that only some systems have: where files are stored, and where models come and go."""
+"""Metrics that only some systems have: where files are stored, where models come and go, and where
+gateways share limits."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from prometheus_client.core import Metric
 from penstock.client import EngineClient
 from penstock.config.settings import GatewayConfig, StorageSettings
 from penstock.metrics.families import Families, renderer
+from penstock_gateway.keys.rate_limits import RateLimits
 from penstock_gateway.metrics.endpoint import residence_families, storage_families
+from penstock_gateway.metrics.rate_limits import rate_limit_families
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
 from penstock_gateway.models.residence import Residence
 from penstock_gateway.service import LineCounts, Service
@@ -38,6 +41,12 @@ def residence_metrics() -> str:
         "", pinned=False, is_up=lambda: False, tell=lambda message: False, patience=1.0
     )
     return _shown(residence_families(backend, Families("")))
+
+
+def rate_limit_metrics() -> str:
+    """As /metrics has them, of a gateway that hasn't asked Redis yet."""
+    limits = RateLimits("redis://nowhere:6379")
+    return _shown(rate_limit_families(limits, Families("")))
 
 
 def _backend() -> ModelBackend:

@@ -17,7 +17,11 @@ from penstock.cli.table import BEGIN, END
 from penstock.config.flags import as_list
 from penstock_gateway.metrics.endpoint import SHARED as STORED
 from penstock_gateway.metrics.engines import OURS
-from tests.reference.optional_metrics import residence_metrics, storage_metrics
+from tests.reference.optional_metrics import (
+    rate_limit_metrics,
+    residence_metrics,
+    storage_metrics,
+)
 
 WRITTEN = "<!-- Made by `python -m tests.reference.generate`; edits are lost. -->\n"
 OWN_PROCESS = ("process_", "python_")
@@ -172,6 +176,10 @@ def metrics_page(plain: str, gateway: str, engine: str, worker: str) -> str:
             "In addition, if [files and batches](../guides/batches.md) are stored. "
             "`penstock:batch_lines_total` and `penstock:batch_open_lines` come from the process "
             "that runs batches.",
+        ),
+        "Gateway, with `--rate-limit-storage`": (
+            _families(rate_limit_metrics()),
+            "In addition, if [limits of keys](../guides/keys.md#limits) are counted in Redis.",
         ),
         "Gateway, with models on demand": (
             _families(residence_metrics()),

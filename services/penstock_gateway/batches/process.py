@@ -256,9 +256,7 @@ async def _work(
                 with suppress(asyncio.CancelledError):
                     await task
         await models.close()
-        service.close()
-        if service.tracing is not None:
-            await service.tracing.close()
+        await service.leave()
     log.info("left")
 
 

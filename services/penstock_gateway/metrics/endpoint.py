@@ -16,6 +16,7 @@ from penstock_gateway.keys.ring import forbidden
 from penstock_gateway.metrics.adapters import adapter_families
 from penstock_gateway.metrics.engines import OURS, engine_families
 from penstock_gateway.metrics.preparers import preparer_families
+from penstock_gateway.metrics.rate_limits import rate_limit_families
 from penstock_gateway.plugged import PluggedMetrics
 from penstock_gateway.service import Service
 
@@ -147,6 +148,7 @@ class Collector:
         yield from self._responses(shared)
         yield from preparer_families(self._service.preparers, shared)
         yield from self._of_models(_spend)
+        yield from rate_limit_families(self._service.limits, shared)
         yield from self._of_models(adapter_families)
         yield from self._media(shared)
         yield from storage_families(self._service, shared)

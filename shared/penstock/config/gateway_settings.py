@@ -97,6 +97,22 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             pattern=r"^(memory|(redis|rediss|redis\+unix)://.+)$",
         ),
     ] = "memory"
+    rate_limit_fallback: Annotated[
+        Literal["refuse", "local"],
+        Meta(
+            description="While --rate-limit-storage doesn't answer: `refuse` requests of keys with "
+            "limits (503), or have each gateway count for itself (`local`)."
+        ),
+    ] = "refuse"
+    rate_limit_timeout: Annotated[
+        float,
+        Meta(
+            ge=0.01,
+            le=60,
+            description="Seconds that --rate-limit-storage may take to answer. Once it didn't, no "
+            "request waits for it until it is back.",
+        ),
+    ] = 2.0
     rate_limit_per_gateway: Annotated[
         bool,
         Meta(description="With several gateways, apply a key's limits in each gateway separately."),

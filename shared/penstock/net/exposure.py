@@ -51,6 +51,6 @@ def check_limits(config: GatewayConfig, gateways: int, keys: Iterable[ApiKey]) -
         raise StartupError(
             f"the key {limited} has limits by the minute, and {gateways} gateways (gRPC's process "
             "is one) would count in memory, each for itself: give --rate-limit-storage "
-            "redis://HOST, run one gateway, or say --rate-limit-per-gateway if a key may have its "
-            "limits once per gateway"
+            "redis://HOST:PORT, run one gateway, or say --rate-limit-per-gateway if a key may have "
+            "its limits once per gateway"
         )

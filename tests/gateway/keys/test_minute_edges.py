@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock_gateway.keys import rate_limits
-from penstock_gateway.keys.rate_limits import MINUTE, ProcessWindows, Window
+from penstock_gateway.keys import windows
+from penstock_gateway.keys.windows import MINUTE, LimitCheck, LimitState, ProcessWindows, Window
 from tests.met import met
 
 LIMIT = 10
@@ -23,7 +23,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.quarters = 0
-        monkeypatch.setattr(rate_limits, "time", SimpleNamespace(monotonic=self.now))
+        monkeypatch.setattr(windows, "time", SimpleNamespace(monotonic=self.now))
 
     def now(self) -> float:
         return self.quarters / 4
@@ -47,7 +47,11 @@ class Slow:
 
 
 def take(windows: ProcessWindows, amount: int, name: str = "a") -> bool:
-    return asyncio.run(windows.acquire_sliding_window_entry(name, LIMIT, MINUTE, amount))
+    return ask(windows, amount, name).allowed
+
+
+def ask(windows: ProcessWindows, amount: int, name: str = "a") -> LimitState:
+    return asyncio.run(windows.check([LimitCheck(name, LIMIT, amount)]))[0]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,8 +71,7 @@ def test_any_times_against_the_definition(
         assert take(windows, amount) == fits
         if fits:
             slow.taken.append((clock.quarters, amount))
-        window = Window(*asyncio.run(windows.get_sliding_window("a", MINUTE)))
-        assert window.used == slow.used(clock.quarters)
+        assert ask(windows, 0).window.used == slow.used(clock.quarters)
     met("the next minute begins, and what came before it still counts", edges)
     met("refused", refusals)
 

@@ -16,8 +16,8 @@ import pytest
 from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
-from penstock_gateway.keys import rate_limits
-from penstock_gateway.keys.rate_limits import MINUTE, Window
+from penstock_gateway.keys import windows
+from penstock_gateway.keys.windows import MINUTE, Window
 from testing.redis_server import RedisServer
 from tests.gateway.fake_engine import FakeEngineClient, say
 from tests.gateway.keyring import ALICE, BOB, OTHER, bearer, key, write
@@ -74,7 +74,7 @@ def early_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's minutes begin with the clock's: what is counted here must not be cut in two."""
     passed = time.monotonic() % MINUTE
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() - passed)
-    monkeypatch.setattr(rate_limits, "time", clock)
+    monkeypatch.setattr(windows, "time", clock)
 
 
 def client(engine: FakeEngineClient, config: GatewayConfig) -> httpx.AsyncClient:
@@ -236,16 +236,16 @@ async def test_a_dead_redis_is_a_503(tmp_path: Path, engine: FakeEngineClient) -
 
 
 async def test_a_redis_that_hangs_holds_up_nobody_else(
-    tmp_path: Path, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: FakeEngineClient
 ) -> None:
     """It takes connections and never answers."""
-    monkeypatch.setattr(rate_limits, "STORAGE_PATIENCE", 2 * rate_limits.STORAGE_PATIENCE)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         config = GatewayConfig(
             api_keys=write(tmp_path / "k.json", key(ALICE, requests_per_minute=3), key(BOB)),
             rate_limit_storage=f"redis://127.0.0.1:{silent.getsockname()[1]}/0",
+            rate_limit_timeout=4.0,
         )
         async with client(engine, config) as http:
             waiting = asyncio.create_task(post(http, ALICE))
