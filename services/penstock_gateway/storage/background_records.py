@@ -182,4 +182,5 @@ def _holds(runner: str, work: BackgroundWork) -> tuple[ColumnElement[bool], ...]
 
 def _is_held(connection: Connection, runner: str, work: BackgroundWork) -> bool:
     query = select(background.c.id).where(*_holds(runner, work))
-    return connection.execute(query).first() is not None
+    # Until the transaction is done, nobody ends or cancels it.
+    return connection.execute(query.with_for_update()).first() is not None

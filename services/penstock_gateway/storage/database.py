@@ -1,7 +1,8 @@
 """The database: SQLite in a file, or PostgreSQL by its URL, both through SQLAlchemy.
 
 Every piece of work is one short transaction, in a thread that does nothing else, so no event loop
-waits for a disk.
+waits for a disk.  SQLite lets one write at a time, and has one thread; PostgreSQL has one for each
+connection.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from sqlalchemy import (
     event,
     func,
     insert,
-    inspect,
     literal,
+    make_url,
     select,
     text,
 )
@@ -38,7 +39,7 @@ from penstock.errors import PenstockError, StartupError
 from penstock.process import logs
 from penstock_gateway.http.errors import SERVER, HTTPError, unavailable
 from penstock_gateway.storage import tables
-from penstock_gateway.storage.tables import VERSION
+from penstock_gateway.storage.layouts import bring_up
 
 log = logs.get(__name__)
 
@@ -50,6 +51,12 @@ too."""
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for another process's."""
+CONNECT_SECONDS = 5
+"""How long PostgreSQL may take to accept a connection."""
+SILENCE_SECONDS = 15
+"""How long a network may lose what is sent to PostgreSQL, until the connection counts as broken."""
+DEADLOCK = "40P01"
+"""PostgreSQL's name of it."""
 RETRY_AFTER = 5.0
 """Seconds, which a client is told, after which the database may have an answer again."""
 LOG_EVERY = 60.0
@@ -84,13 +91,17 @@ class DatabaseDamaged(HTTPError):
 
 class Database:
     """One process's way to the records.  Raises DatabaseUnavailable, and StartupError where there
-    is none, or one of another layout. One that is damaged refuses all work."""
+    is none, or one of another layout. One that is damaged refuses all work.
 
-    def __init__(self, url: str) -> None:
+    connections: the most that are open to PostgreSQL at once; each is opened when it is needed.
+    """
+
+    def __init__(self, url: str, *, connections: int = 1) -> None:
         self._sqlite = url.startswith("sqlite:")
-        self._engine = _engine_of(url, sqlite_file=self._sqlite)
+        connections = 1 if self._sqlite else connections
+        self._engine = _sqlite_engine(url) if self._sqlite else _postgres_engine(url, connections)
         self._url = url
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="database")
         self.damaged = False
         self._told_at = float("-inf")
         self._reserve = _Reserve(Path(url.removeprefix("sqlite:///"))) if self._sqlite else None
@@ -116,7 +127,7 @@ class Database:
         Raises HTTPError 503 where the database doesn't answer now, or is damaged."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, self.transaction, work, kind)
+            return await loop.run_in_executor(self._threads, self.transaction, work, kind)
         except OperationalError as error:
             now = time.monotonic()
             if now - self._told_at >= LOG_EVERY:
@@ -146,8 +157,8 @@ class Database:
             connection.execute(lock, {"space": _OWNER_LOCK, "owner": owner})
 
     def close(self) -> None:
-        """Ends the thread; nothing runs any more afterwards."""
-        self._thread.shutdown()
+        """Ends the threads; nothing runs any more afterwards."""
+        self._threads.shutdown()
         self._kept_open.close()
         self._engine.dispose()
 
@@ -158,7 +169,7 @@ class Database:
             raise DatabaseDamaged
         with self._noticing_damage():
             try:
-                done = self._transact(work, kind)
+                done = self._transact_again(work, kind)
             except OperationalError as error:
                 if kind != "free" or self._reserve is None or not _is_full(error):
                     raise
@@ -199,6 +210,16 @@ class Database:
             with connection.begin():
                 return work(connection)
 
+    def _transact_again(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
+        """Where PostgreSQL ended a transaction since it and another waited for each other, it did
+        nothing, and is begun anew."""
+        try:
+            return self._transact(work, kind)
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != DEADLOCK:
+                raise
+            return self._transact(work, kind)
+
     def _make_tables(self, connection: Connection) -> str:
         """The database's id."""
         if not self._sqlite:
@@ -224,15 +245,32 @@ def _unusable(url: str, error: SQLAlchemyError, *, sqlite_file: bool) -> str:
     return f"--database-url: the database can't be used ({reason})"
 
 
-def _engine_of(url: str, *, sqlite_file: bool) -> Engine:
-    if not sqlite_file:
-        try:
-            return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True)
-        except ModuleNotFoundError as error:
-            raise StartupError(
-                f"--database-url needs the package {error.name}: pip install"
-                " 'penstock-llm[postgres]'"
-            ) from None
+def _postgres_engine(url: str, connections: int) -> Engine:
+    known = {
+        "application_name": "penstock",
+        "connect_timeout": CONNECT_SECONDS,
+        "keepalives_idle": SILENCE_SECONDS,
+        "tcp_user_timeout": 1000 * SILENCE_SECONDS,
+    }
+    said = make_url(url).query
+    try:
+        return create_engine(
+            url,
+            pool_size=connections,
+            max_overflow=0,
+            # One that broke meanwhile is replaced before it is used. The one that was used last
+            # comes first, so that others rest.
+            pool_pre_ping=True,
+            pool_use_lifo=True,
+            connect_args={name: value for name, value in known.items() if name not in said},
+        )
+    except ModuleNotFoundError as error:
+        raise StartupError(
+            f"--database-url needs the package {error.name}: pip install 'penstock-llm[postgres]'"
+        ) from None
+
+
+def _sqlite_engine(url: str) -> Engine:
     file = Path(url.removeprefix("sqlite:///"))
     _make_private(file)
     engine = create_engine(
@@ -300,51 +338,6 @@ class _Reserve:
                 file.write(bytes(RESERVE))
         except OSError:
             self.release()
-
-
-def bring_up(connection: Connection, version: int) -> bool:
-    """Changes a database of an earlier layout, within the caller's transaction. False: it can't be
-    brought to today's."""
-    if version not in _STEPS:
-        return version == VERSION
-    for step in range(version, VERSION):
-        _STEPS[step](connection)
-    connection.execute(text("UPDATE penstock_layout SET version = :new"), {"new": VERSION})
-    return True
-
-
-def _add_column(connection: Connection, table: str, column: str, kind: str) -> None:
-    known = {each["name"] for each in inspect(connection).get_columns(table)}
-    if column not in known:
-        connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
-
-
-def _sizes_of_responses(connection: Connection) -> None:
-    """Layout 2 has the bytes of each kept response, so that they can be bounded."""
-    _add_column(connection, "penstock_responses", "bytes", "BIGINT NOT NULL DEFAULT 0")
-    # Characters, not bytes: nearly right for what is there already, and cheap.
-    connection.execute(
-        text("UPDATE penstock_responses SET bytes = length(items) + length(response)")
-    )
-
-
-def _origins_of_answers(connection: Connection) -> None:
-    """Layout 3 says of responses in the background what answer was shown, for it to be gone on
-    with."""
-    _add_column(connection, "penstock_background", "origin", "VARCHAR(128) DEFAULT '' NOT NULL")
-
-
-def _times_of_postponed(connection: Connection) -> None:
-    """Layout 4 says of responses in the background when they may be taken again."""
-    _add_column(connection, "penstock_background", "not_before", "FLOAT DEFAULT 0 NOT NULL")
-
-
-_STEPS: dict[int, Callable[[Connection], None]] = {
-    1: _sizes_of_responses,
-    2: _origins_of_answers,
-    3: _times_of_postponed,
-}
-"""Steps to the next layout, by the layout that each begins with."""
 
 
 SURPLUS_AT_ONCE = 500

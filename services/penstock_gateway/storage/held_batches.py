@@ -40,7 +40,7 @@ class HeldBatches:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._holds = Holds(batches)
+        self._holds = Holds(batches, batches.c.status.not_in(ENDED))
 
     async def claim(self, runner: str, busy: Mapping[str, str]) -> BatchWork | None:
         """A batch that nobody holds, for the runner to hold; None: there is none. Of an owner for
@@ -175,7 +175,8 @@ class HeldBatches:
 
         def work(connection: Connection) -> bool:
             mine = select(batches.c.id).where(*_holds(runner, batch_id))
-            if connection.execute(mine).first() is None:
+            # Until this is done, nobody ends the batch.
+            if connection.execute(mine.with_for_update(read=True)).first() is None:
                 return False
             self._database.insert_new(
                 connection, answers, batch_id=batch_id, number=number, ok=ok, line=line

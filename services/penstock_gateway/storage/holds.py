@@ -22,11 +22,12 @@ MOST_WATCHED = 1000
 class Holds:
     """What one process has seen of the holds on a table's rows.
 
-    table: has the columns id, runner and held_until.
+    table: has the columns id, runner and held_until.  working: which rows are worked on at all.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *working: ColumnElement[bool]) -> None:
         self._table = table
+        self._working = working
         self._seen: dict[tuple[Any, ...], tuple[float, float]] = {}
 
     def ended(self, connection: Connection, *held: ColumnElement[bool]) -> list[str]:
@@ -43,7 +44,7 @@ class Holds:
 
     def let_go(self, connection: Connection, runner: str) -> None:
         """Gives back all rows of a runner that leaves."""
-        mine = update(self._table).where(self._table.c.runner == runner)
+        mine = update(self._table).where(self._table.c.runner == runner, *self._working)
         connection.execute(mine.values(runner="", held_until=0.0))
 
 

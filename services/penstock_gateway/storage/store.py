@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 5.0
 """Seconds for which what was counted is good enough. It costs a look at every file's record."""
+LEAST_APART = 200
+"""Durations of a look that pass before the next one: over a million records it takes a second, and
+every process that serves /metrics looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +50,22 @@ class StockTaking:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._counting = asyncio.Lock()
-        self._counted_at = float("-inf")
+        self._next_look = float("-inf")
         self.latest: Stock | None = None
         """The latest counts; None while the database has given no answer."""
 
     async def look(self) -> None:
-        """Sees to it that `latest` is some seconds old at most."""
+        """Sees to it that `latest` is some seconds old at most; more, where counting takes long."""
         async with self._counting:
-            if time.monotonic() - self._counted_at < LOOK_EVERY:
+            begun = time.monotonic()
+            if begun < self._next_look:
                 return
             try:
                 self.latest = await self._database.read(_counted)
             except HTTPError:
                 self.latest = None
-            self._counted_at = time.monotonic()
+            ended = time.monotonic()
+            self._next_look = ended + max(LOOK_EVERY, LEAST_APART * (ended - begun))
 
 
 def _counted(connection: Connection) -> Stock:
@@ -117,7 +122,10 @@ class Store:
         self.contents: Contents = FolderContents(folder / FILES)
         if bucket is not None:
             self.contents = BucketContents(bucket, folder / SCRATCH)
-        self._database = Database(settings.database_url or f"sqlite:///{folder / DATABASE}")
+        self._database = Database(
+            settings.database_url or f"sqlite:///{folder / DATABASE}",
+            connections=settings.database_pool_size,
+        )
         self.mark = FolderMark(folder, self._database.id)
         if bucket is not None:
             self.mark = BucketMark(bucket, self._database.id)

@@ -16,7 +16,9 @@ from sqlalchemy import (
     TypeDecorator,
 )
 
-VERSION = 4
+from penstock_gateway.storage.records import ENDED
+
+VERSION = 5
 """Version of this layout. An older one is brought to it (`database.py`), any other is refused."""
 
 
@@ -59,9 +61,9 @@ files = Table(
     Column("bytes", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, index=True),
-    Index("penstock_files_by_owner", "owner", "created_at", "id"),
+    Index("penstock_files_of_owner", "owner", "created_at", "id", "bytes"),
 )
-"""owner: a tenant."""
+"""owner: a tenant.  The index has all that is counted of an owner: no row is read for it."""
 
 batches = Table(
     "penstock_batches",
@@ -98,6 +100,16 @@ batches = Table(
 errors: JSON.  keep_seconds: how long its results are kept.  runner, held_until: which process works
 on it, and a value that changes when it says so again (`holds.py`)."""
 
+_open = batches.c.status.not_in(ENDED)
+Index(
+    "penstock_batches_open",
+    batches.c.created_at,
+    batches.c.id,
+    postgresql_where=_open,
+    sqlite_where=_open,
+)
+"""Of those that haven't ended: few, of many."""
+
 answers = Table(
     "penstock_answers",
     metadata,
@@ -120,10 +132,10 @@ responses = Table(
     Column("items", Text, nullable=False),
     Column("response", Text, nullable=False),
     Column("bytes", BigInteger, nullable=False, server_default="0"),
-    Index("penstock_responses_by_age", "owner", "created_at"),
+    Index("penstock_responses_of_owner", "owner", "created_at", "id", "bytes"),
 )
 """items: a JSON list, what the request brought itself.  response: as it was answered.  bytes: of
-both. A client may choose an id, so it is the owner's only."""
+both. A client may choose an id, so it is the owner's only.  The index as in `files`."""
 
 conversations = Table(
     "penstock_conversations",

@@ -28,6 +28,16 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             "default: a SQLite file in --data-dir."
         ),
     ] = None
+    database_pool_size: Annotated[
+        int,
+        Meta(
+            extra=ADVANCED,
+            ge=1,
+            le=100,
+            description="Connections to PostgreSQL that each gateway, gRPC's and the batches' "
+            "process open at most.",
+        ),
+    ] = 4
     files_url: Annotated[
         Annotated[str, Meta(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[\w./-]*)?$")] | None,
         Meta(

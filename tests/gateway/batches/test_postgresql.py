@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +15,7 @@ from penstock.errors import StartupError
 from penstock_gateway.storage.database import Database, DatabaseUnavailable
 from penstock_gateway.storage.store import Store
 from penstock_gateway.storage.tables import answers
-from testing.serving import wait_until
+from testing.postgres_server import PostgresServer, has_postgres
 from tests.gateway.batches.storing import line, storing
 from tests.gateway.conversations.conversing import client
 from tests.gateway.conversations.test_conversations import check_shared
@@ -32,103 +24,8 @@ from tests.gateway.fake_engine import FakeEngineClient, say
 pytest.importorskip("psycopg", reason="no psycopg: pip install 'penstock-llm[postgres]'")
 pytestmark = [
     pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        shutil.which("initdb") is None and not list(Path("/usr/lib/postgresql").glob("*/bin")),
-        reason="no initdb (postgresql)",
-    ),
+    pytest.mark.skipif(not has_postgres(), reason="no initdb (postgresql)"),
 ]
-
-
-def program(name: str) -> str:
-    """Debian keeps those of the server away from the PATH."""
-    found = shutil.which(name)
-    return found or str(max(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")))
-
-
-class Postgres:
-    """A server in a folder of its own, which is not root's: it refuses to run as root."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        names = {each.pw_name for each in pwd.getpwall()}
-        root = os.getuid() == 0
-        self._as: dict[str, Any] = {"user": next(n for n in ("postgres", "nobody") if n in names)}
-        self._as = self._as if root else {}
-        folder.mkdir(mode=0o755)
-        if root:
-            shutil.chown(folder, self._as["user"])
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = int(listener.getsockname()[1])
-        data = str(folder / "data")
-        self._command = [program("postgres"), "-D", data, "-p", str(self.port)]
-        self._command += [
-            "-c",
-            "listen_addresses=127.0.0.1",
-            "-c",
-            f"unix_socket_directories={folder}",
-        ]
-        self._command += ["-c", "fsync=off", "-c", "shared_buffers=16MB"]
-        made = [program("initdb"), "-D", data, "-U", "penstock", "-A", "trust", "-N", "-E", "UTF8"]
-        subprocess.run(made, check=True, capture_output=True, cwd=folder, **self._as)
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"postgresql+psycopg://penstock@127.0.0.1:{self.port}/postgres"
-
-    def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, cwd=self.folder, **self._as
-            )
-        wait_until(self._answers)
-
-    def _answers(self) -> bool:
-        import psycopg
-
-        try:
-            psycopg.connect(self.url.replace("+psycopg", ""), connect_timeout=2).close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def stop(self) -> None:
-        """Whoever is connected is cut off."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(30)
-            self.process = None
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    # Not below pytest's own folder, which is closed to the user that the server runs as.
-    with tempfile.TemporaryDirectory(prefix="penstock-postgres-") as folder:
-        Path(folder).chmod(0o755)
-        server = Postgres(Path(folder) / "server")
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
-
-
-@pytest.fixture
-def url(server: Postgres) -> Iterator[str]:
-    """The address of a database whose tables nobody has made yet."""
-    if server.process is None:
-        server.start()
-    yield server.url
-    if server.process is None:
-        server.start()
-    database = Database(server.url)
-
-    def drop(connection: Connection) -> None:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-
-    database.transaction(drop)
-    database.close()
 
 
 async def test_two_gateways_and_two_runners_share_it(
@@ -264,12 +161,23 @@ async def test_two_gateways_share_conversations(
 async def test_a_database_of_the_first_layout_is_brought_up(url: str, tmp_path: Path) -> None:
     database = Database(url)
 
+    def indices(connection: Connection) -> set[str]:
+        rows = connection.execute(text("SELECT indexname FROM pg_indexes"))
+        return {name for (name,) in rows if name.startswith("penstock")}
+
+    new = database.transaction(indices)
+
     def older(connection: Connection) -> None:
+        for name in ("responses_of_owner", "files_of_owner", "batches_open"):
+            connection.execute(text(f"DROP INDEX penstock_{name}"))
+        by_age = "penstock_responses_by_age ON penstock_responses (owner, created_at)"
+        connection.execute(text(f"CREATE INDEX {by_age}"))
         connection.execute(text("ALTER TABLE penstock_responses DROP COLUMN bytes"))
         connection.execute(text("ALTER TABLE penstock_background DROP COLUMN origin"))
         connection.execute(text("UPDATE penstock_layout SET version = 1"))
 
     database.transaction(older)
+    assert database.transaction(indices) != new
     database.close()
     # Two that start at once, of which one does it.
     both = await asyncio.gather(*(asyncio.to_thread(Database, url) for _ in range(2)))
@@ -280,11 +188,12 @@ async def test_a_database_of_the_first_layout_is_brought_up(url: str, tmp_path: 
             ).all()
         )
         assert found == []
+        assert each.transaction(indices) == new
         each.close()
 
 
 async def test_a_batch_outlives_the_server(
-    url: str, server: Postgres, tmp_path: Path, engine: FakeEngineClient
+    url: str, server: PostgresServer, tmp_path: Path, engine: FakeEngineClient
 ) -> None:
     async with storing(tmp_path / "data", engine, database_url=url) as gateway:
         batch = await gateway.begin(b"".join(line(str(number)) for number in range(10)))

@@ -23,6 +23,7 @@ async def gateway(
     tmp_path: Path, engine: FakeEngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Storing]:
     monkeypatch.setattr(storage, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(storage, "LEAST_APART", 0.0)
     settings: dict[str, Any] = {"stored_response_hours": 1, "max_uploads": 2}
     async with storing(tmp_path / "data", engine, max_tenant_uploads=1, **settings) as gateway:
         yield gateway
@@ -150,6 +151,7 @@ async def test_a_database_of_the_first_layout_is_brought_up(
     await records.save("me", "a", None, "[]", "{}")
     settings = gateway.store.settings
     with sqlite3.connect(tmp_path / "data" / "penstock.db") as old:
+        old.execute("DROP INDEX penstock_responses_of_owner")
         old.execute("ALTER TABLE penstock_responses DROP COLUMN bytes")
         old.execute("ALTER TABLE penstock_background DROP COLUMN origin")
         old.execute("ALTER TABLE penstock_background DROP COLUMN not_before")
