@@ -54,6 +54,13 @@ class PostgresServer:
     def url(self) -> str:
         return f"postgresql+psycopg://penstock@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def pid(self) -> int:
+        """Of the process that starts the others. Raises RuntimeError where there is none."""
+        if self.process is None:
+            raise RuntimeError("the server doesn't run")
+        return self.process.pid
+
     def start(self) -> None:
         """Waits until it answers."""
         with (self.folder / "log").open("ab") as log:

@@ -9,16 +9,21 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
+
+def has_redis() -> bool:
+    """Whether this machine has one (Debian: redis-server)."""
+    return shutil.which("redis-server") is not None
 
 
 class RedisServer:
-    """Keeps nothing on disk. url: of its first database."""
+    """Keeps nothing on disk, unless its options say otherwise. url: of its first database."""
 
-    def __init__(self, folder: Path) -> None:
-        """Skips the test where there is none on this machine."""
+    def __init__(self, folder: Path, *more: str) -> None:
+        """more: options. Skips the test where there is none on this machine."""
         binary = shutil.which("redis-server")
         if binary is None:
+            import pytest  # Measurements, which use this as well, do without.
+
             pytest.skip("no redis-server on this machine (Debian: apt-get install redis-server)")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -26,6 +31,7 @@ class RedisServer:
         self.port = port
         self.url = f"redis://127.0.0.1:{port}/0"
         options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+        options += more
         self._command = [binary, *options]
         self.start()
 
@@ -42,6 +48,10 @@ class RedisServer:
                     self.kill()
                     raise
                 time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def hang(self) -> None:
         """It takes connections, and answers nothing any more."""

@@ -2,7 +2,7 @@
 
 A circuit breaker stands before the storage.  The first answer that doesn't come within its patience
 opens it: from then on no request waits, until a task that asks in the background has an answer
-again.  Meanwhile requests are refused, or each gateway counts for itself, from what it was told
+again.  Meanwhile requests are refused, or each gateway counts for itself, from what it saw
 last.  What can't be counted in the storage is kept for as long as it would count there, and counted
 once that is back.
 """
@@ -100,7 +100,7 @@ class SharedWindows:
         self._tasks: set[asyncio.Task[None]] = set()
         self._settling = False
         self._one_settles = asyncio.Lock()
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
         self.down = False
         """Whether the storage isn't asked, as it didn't answer."""
 
@@ -185,23 +185,23 @@ class SharedWindows:
             return
         self.down = True
         now = time.monotonic()
-        told = now - self._told_at >= LOG_EVERY
-        if told:
-            self._told_at = now
+        logged = now - self._logged_at >= LOG_EVERY
+        if logged:
+            self._logged_at = now
             meanwhile = "keys with limits are refused"
             if self._fallback is not None:
                 meanwhile = "this gateway counts for itself"
             log.error("the storage of rate limits failed", reason=repr(error), meanwhile=meanwhile)
-        self._start(self._probe(told=told))
+        self._start(self._probe(logged=logged))
 
-    async def _probe(self, *, told: bool) -> None:
+    async def _probe(self, *, logged: bool) -> None:
         """Asks until there is an answer, which counts something: a storage that may only be read is
-        no help. told: whether the log has a line about it."""
+        no help. logged: whether the log has a line about it."""
         since = time.monotonic()
         while not await self._answers():
             await asyncio.sleep(PROBE_EVERY)
         self.down = False
-        if told:
+        if logged:
             seconds = round(time.monotonic() - since, 1)
             log.info("the storage of rate limits is back", seconds=seconds)
         await self._settled()

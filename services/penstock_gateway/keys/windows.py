@@ -128,14 +128,14 @@ MOST_NAMES = 65_536
 
 
 class LastWindows:
-    """Each count as the storage told it last, from which this process counts on while the storage
-    is away. A count that it never told begins at none."""
+    """Each count as the storage had it last, from which this process counts on while the storage is
+    away. A count that this process hasn't seen begins at none."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[Window, float]] = {}
 
     def saw(self, name: str, window: Window) -> None:
-        """The storage has told this window just now."""
+        """The storage has answered with this window just now."""
         self._seen.pop(name, None)
         if len(self._seen) >= MOST_NAMES:
             del self._seen[next(iter(self._seen))]

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
-from penstock_gateway.storage.database import Database, surplus
+from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.records import ConversationItem, ConversationRecord, Order
+from penstock_gateway.storage.room import Tally, surplus
 from penstock_gateway.storage.tables import conversation_items, conversations
 
 AT_ONCE = 500
@@ -42,6 +43,7 @@ class ConversationRecords:
         self._most = most
         self._most_bytes = most_bytes
         self._seconds = seconds
+        self._tally = Tally(most=most, most_bytes=most_bytes)
         self.most_items = most_items
 
     async def create(
@@ -68,7 +70,7 @@ class ConversationRecords:
                 )
             )
             self._add(connection, owner, record.id, items, "", most_bytes)
-            self._make_room(connection, owner, record.id)
+            self._make_room(connection, owner, record.id, items)
 
         await self._database.run(work)
 
@@ -123,7 +125,7 @@ class ConversationRecords:
                 mine = *_items_of(owner, id), conversation_items.c.response == response
                 _remove_items(connection, owner, id, mine)
             self._add(connection, owner, id, items, response, most_bytes)
-            self._make_room(connection, owner, id)
+            self._make_room(connection, owner, id, items)
 
         await self._database.run(work)
 
@@ -241,9 +243,13 @@ class ConversationRecords:
             changed.values(next_place=place, item_count=count, bytes=size, **self._used())
         )
 
-    def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
+    def _make_room(
+        self, connection: Connection, owner: str, latest: str, items: Sequence[ConversationItem]
+    ) -> None:
         """Removes those of the owner's that weren't used for longest and are too many, or too large
-        together."""
+        together. items: that were added."""
+        if not self._tally.is_due(owner, sum(each.size for each in items)):
+            return
         oldest, most, size = conversations.c.used_at, self._most, self._most_bytes
         for gone in surplus(
             connection, conversations, owner, oldest, latest, most=most, most_bytes=size

@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
     Table,
     create_engine,
     event,
-    func,
     insert,
     literal,
     make_url,
@@ -338,39 +336,3 @@ class _Reserve:
                 file.write(bytes(RESERVE))
         except OSError:
             self.release()
-
-
-SURPLUS_AT_ONCE = 500
-"""Rows that are looked at and removed at a time."""
-
-
-def surplus(
-    connection: Connection,
-    table: Table,
-    owner: str,
-    oldest: ColumnElement[float],
-    latest: str,
-    *,
-    most: int,
-    most_bytes: int,
-) -> Iterator[list[str]]:
-    """Yields ids of an owner's rows, the oldest first, until the others are no more than `most`
-    and have no more than `most_bytes` together. Rows must be removed before the next are asked for.
-
-    table: has the columns owner, id and bytes.  oldest: the column that rows are ordered by.
-    latest: id of a row that stays.
-    """
-    mine = table.c.owner == owner
-    query = select(func.count(), func.coalesce(func.sum(table.c.bytes), 0)).where(mine)
-    count, size = connection.execute(query).one()
-    while count > most or size > most_bytes:
-        rows = select(table.c.id, table.c.bytes).where(mine, table.c.id != latest)
-        gone: list[str] = []
-        for row in connection.execute(rows.order_by(oldest, table.c.id).limit(SURPLUS_AT_ONCE)):
-            if count <= most and size <= most_bytes:
-                break
-            gone.append(row.id)
-            count, size = count - 1, size - row.bytes
-        if not gone:
-            return
-        yield gone

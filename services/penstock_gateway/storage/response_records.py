@@ -9,19 +9,22 @@ from sqlalchemy import ColumnElement, Connection, delete, exists, insert, select
 
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.storage.chains import MAX_LINKS, BrokenChain, UnfitChain
-from penstock_gateway.storage.database import Database, surplus
+from penstock_gateway.storage.database import Database
+from penstock_gateway.storage.room import Tally, surplus
 from penstock_gateway.storage.tables import background, responses
 
 
 class ResponseRecords:
     """Whoever asks sees the responses of one owner only. most, most_bytes: of an owner; the oldest
-    makes way.  seconds: how long each is kept, from when it ended or was last gone on from."""
+    makes way (room.Tally says how exactly).  seconds: how long each is kept, from when it ended or
+    was last gone on from."""
 
     def __init__(self, database: Database, *, most: int, most_bytes: int, seconds: int) -> None:
         self._database = database
         self._most = most
         self._most_bytes = most_bytes
         self._seconds = seconds
+        self._tally = Tally(most=most, most_bytes=most_bytes)
 
     async def save(
         self, owner: str, id: str, previous_id: str | None, items: str, response: str
@@ -61,7 +64,8 @@ class ResponseRecords:
                 bytes=size,
             )
         )
-        self._make_room(connection, owner, id)
+        if self._tally.is_due(owner, size):
+            self._make_room(connection, owner, id)
 
     def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
         """Removes the oldest of the owner's that are too many, or too large together."""
