@@ -52,6 +52,7 @@ EACH = (
     "tests/gateway/batches/test_batches.py",
     "tests/gateway/batches/test_bucket.py",
     "tests/gateway/batches/test_postgresql.py",
+    "tests/gateway/batches/test_postgresql_pool.py",
     "tests/gateway/batches/test_runners.py",
     "tests/gateway/batches/test_stock.py::test_batches_and_files_are_counted",
     "tests/gateway/chat/test_answers_as_history.py::test_what_was_answered_can_be_sent_back",

@@ -23,9 +23,9 @@ from penstock_gateway.keys.windows import (
     LimitCheck,
     LimitState,
     ProcessWindows,
+    RateWindows,
     StorageDown,
     Window,
-    Windows,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class RateLimits:
         """None where this process counts by itself."""
         self.client: PipelinedClient | None = None
         """Of Redis; None where this process counts by itself."""
-        self._windows: Windows = ProcessWindows()
+        self._windows: RateWindows = ProcessWindows()
         if uri != "memory":
             # Only a gateway that needs it pays for loading it.
             from penstock_gateway.keys.redis_windows import RedisWindows

@@ -91,7 +91,7 @@ class Unsettled:
 
 
 class SharedWindows:
-    """As the protocol `Windows` says. fallback: what is done while the storage doesn't answer."""
+    """As `RateWindows` says. fallback: what is done while the storage doesn't answer."""
 
     def __init__(self, storage: Storage, fallback: Fallback) -> None:
         self._storage = storage

@@ -72,7 +72,7 @@ class LimitState(NamedTuple):
     window: Window
 
 
-class Windows(Protocol):
+class RateWindows(Protocol):
     """Where minutes are counted."""
 
     async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]:
@@ -97,7 +97,7 @@ class ProcessWindows:
         """The running one, and the one before."""
 
     async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]:
-        """As in Windows; it never fails."""
+        """As in RateWindows; it never fails."""
         return [self._taken(check) for check in checks]
 
     def add(self, name: str, amount: int) -> None:
