@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -55,6 +56,8 @@ SILENCE_SECONDS = 15
 """How long a network may lose what is sent to PostgreSQL, until the connection counts as broken."""
 DEADLOCK = "40P01"
 """PostgreSQL's name of it."""
+DEADLOCKS = 4
+"""How many of them a transaction may meet."""
 RETRY_AFTER = 5.0
 """Seconds, which a client is told, after which the database may have an answer again."""
 LOG_EVERY = 60.0
@@ -210,13 +213,15 @@ class Database:
 
     def _transact_again(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
         """Where PostgreSQL ended a transaction since it and another waited for each other, it did
-        nothing, and is begun anew."""
-        try:
-            return self._transact(work, kind)
-        except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != DEADLOCK:
-                raise
-            return self._transact(work, kind)
+        nothing, and is begun anew: some moments later, or it would come before the other again."""
+        for _ in range(DEADLOCKS):
+            try:
+                return self._transact(work, kind)
+            except OperationalError as error:
+                if getattr(error.orig, "sqlstate", None) != DEADLOCK:
+                    raise
+            time.sleep(random.uniform(0.05, 0.2))
+        return self._transact(work, kind)
 
     def _make_tables(self, connection: Connection) -> str:
         """The database's id."""

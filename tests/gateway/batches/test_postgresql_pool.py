@@ -103,7 +103,7 @@ async def test_two_that_wait_for_each_other_are_both_done(database: Database) ->
         return work
 
     await asyncio.gather(*(database.run(change(order)) for order in ("ab", "ba")))
-    assert sum(tries.values()) == 3
+    assert sum(tries.values()) >= 3
     assert await kept.find("o", "a") == await kept.find("o", "b")
 
 
