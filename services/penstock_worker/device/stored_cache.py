@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -15,6 +14,7 @@ from penstock.errors import StartupError
 from penstock.process import logs
 from penstock_kernels.triton.attention.block_copies import gather_blocks, scatter_blocks
 from penstock_worker.device.block_copies import pin
+from penstock_worker.device.side_stream import SideStream
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.stores.cache import CopiedBlock, StoredCache, check_blocks
 from penstock_worker.stores.contents import Contents
@@ -253,40 +253,6 @@ class LeavingBlocks:
         made = self._stream.mark()
         self._under_way.append((made, frozenset(blocks)))
         return [PinnedCopy(self._staging.host(row), row, made, self._free) for row in rows]
-
-
-class SideStream:
-    """A side stream, for work concurrent with steps. It may be queued from several threads, one at
-    a time."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-
-    def computed(self) -> torch.cuda.Event:
-        """Returns a mark after all that is queued on the current stream. From the thread that
-        computes."""
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def let_steps_wait(self, event: torch.cuda.Event) -> None:
-        """What is queued next on the current stream comes after the mark; the host doesn't wait.
-        From the thread that computes."""
-        torch.cuda.current_stream(self._device).wait_event(event)
-
-    @contextmanager
-    def queueing(self, after: torch.cuda.Event) -> Iterator[None]:
-        """While the context is open, what this thread queues goes here, after the mark."""
-        with torch.inference_mode(), torch.cuda.stream(self._stream):
-            self._stream.wait_event(after)
-            yield
-
-    def mark(self) -> torch.cuda.Event:
-        """Returns a mark after all that is queued here. A thread that waits for it sleeps."""
-        event = torch.cuda.Event(blocking=True)
-        event.record(self._stream)
-        return event
 
 
 # Memory through which KV blocks pass between a device's cache and the host.

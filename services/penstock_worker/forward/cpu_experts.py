@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
-from penstock.model.expert_places import ExpertPlaces, host_places
+from penstock.model.expert_places import ExpertPlaces, expert_counts, host_places
 from penstock.model.kv_layout import KVGroup
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.prepared_model import PreparedModel
@@ -18,14 +20,36 @@ from penstock_kernels.cpu.routed_experts import use_bits_of_groups
 from penstock_kernels.triton.rowwise.cpu_activations import CPU_KINDS
 from penstock_worker.device.memory import memory_of
 from penstock_worker.dtype import stays_quantised
-from penstock_worker.forward.expert_room import card_room, layers_on_host, sizes_on_card
+from penstock_worker.forward.expert_room import (
+    card_room,
+    copies_on_card,
+    layers_on_host,
+    sizes_on_card,
+)
 from penstock_worker.layers.level_experts import ExpertHost
+from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.parallel.ranks import Ranks
+from penstock_worker.steps.feature import StepFeature
 from penstock_worker.weights.files import gguf_tensors
+
+if TYPE_CHECKING:
+    from penstock_worker.metrics.counts import WorkerCounts
 
 OFF, AUTO = "off", "auto"
 
 log = logs.get(__name__)
+
+
+class HandOver(StepFeature):
+    """What metrics see of experts in the host's memory."""
+
+    name = "experts in the host's memory"
+
+    def __init__(self, counts: HandOverCounts) -> None:
+        self._counts = counts
+
+    def show_counts(self, counts: WorkerCounts) -> None:
+        counts.hand_over = self._counts
 
 
 def expert_host(
@@ -70,11 +94,15 @@ def _chosen(
 ) -> int:
     """Returns of how many of the layers, from the first one on, the experts don't fit the card."""
     tensors = gguf_tensors(prepared.weights.files, config)
-    sizes, rest = sizes_on_card(tensors, [f"{layer}.experts." for layer in layers])
+    counts = dict(zip(_prefixes(layers), filter(None, expert_counts(config)), strict=True))
+    sizes, rest = sizes_on_card(tensors, list(counts))
     on_card = device.type == "cuda"
     share = setup.gpu_memory_utilization if on_card else setup.kv_memory_fraction
     room = card_room(setup, memory_of(device), share, rest, *blocks)
     count = layers_on_host(sizes, room.experts)
+    if count:
+        room = replace(room, copies=copies_on_card(tensors, counts))
+        count = layers_on_host(sizes, room.experts)
     log.info(
         "cpu_experts is chosen by the card's memory",
         layers_on_the_host=count,
@@ -82,6 +110,11 @@ def _chosen(
         card=str(room),
     )
     return count
+
+
+def _prefixes(layers: Sequence[str]) -> list[str]:
+    """Returns how the names of the layers' experts begin."""
+    return [f"{layer}.experts." for layer in layers]
 
 
 def _on_host(places: ExpertPlaces) -> list[str]:

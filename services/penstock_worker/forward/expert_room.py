@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from penstock.model.kv_layout import KVGroup
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.linear.gguf_weights import empty
 from penstock_worker.device.memory import DeviceMemory
+from penstock_worker.layers.streamed_experts import experts_together
 from penstock_worker.machine.memory import longest_blocks, mib
 from penstock_worker.weights.repacking import LAYOUTS
 from penstock_worker.weights.stored import StoredTensor
@@ -20,6 +22,9 @@ KV_SHARE = 0.2
 STEP_SHARE = 0.05
 """What steps take, as a share of what the card may use. The worker measures them once it has
 loaded, and what they leave is the cache's as well."""
+
+UNPACKED_BYTES = 4
+"""Of a weight that is copied to the card, while its level becomes a byte, with its scales."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,17 @@ class CardRoom:
     steps: int
     rest: int
     """Tensors that aren't routed experts' matrices."""
+    copies: int = 0
+    """For experts that are copied to the card for the rows of a step."""
 
     @property
     def experts(self) -> int:
         """What is left for routed experts."""
-        return max(0, self.usable - self.kv - self.steps - self.rest)
+        return max(0, self.usable - self.kv - self.steps - self.rest - self.copies)
 
     def __str__(self) -> str:
         parts = {"KV cache": self.kv, "steps": self.steps, "other weights": self.rest}
+        parts["copies of experts"] = self.copies
         named = ", ".join(f"{name} {mib(size)}" for name, size in parts.items())
         return f"{mib(self.usable)}: {named}, routed experts {mib(self.experts)}"
 
@@ -88,6 +96,21 @@ def sizes_on_card(
         else:
             sizes[layer] += _on_card(tensor)
     return list(sizes.values()), rest
+
+
+def copies_on_card(tensors: Mapping[str, StoredTensor], layers: Mapping[str, int]) -> int:
+    """Returns the bytes that copies of experts take on the card: two buffers, and what the experts
+    of one become there.
+
+    `layers`: how many experts a layer has, by the beginning of their tensors' names.
+    """
+    found = []
+    for layer, count in layers.items():
+        own = [each for name, each in tensors.items() if name.startswith(layer)]
+        nbytes = sum(each.content.nbytes for each in own) // count
+        weights = sum(math.prod(each.shape) for each in own) // count
+        found.append(experts_together(nbytes, count) * (2 * nbytes + UNPACKED_BYTES * weights))
+    return max(found, default=0)
 
 
 def _on_card(tensor: StoredTensor) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from penstock_worker.media.encoder import MediaEncodings
     from penstock_worker.states.live_states import LiveStates
+    from penstock_worker.steps.feature import StepFeature
 
 WITHOUT_PICTURES = "; with --language-model-only it has not"
 
@@ -141,6 +142,8 @@ class Recipe:
     """What encodes and keeps media; None if the model takes none."""
     adapters: HoldsAdapters | None = field(default=None, kw_only=True)
     """What keeps loaded adapters; None if the setup asks for none."""
+    hand_over: StepFeature | None = field(default=None, kw_only=True)
+    """What metrics see of experts in the host's memory beside a device; None: there are none."""
     aux_hidden: AuxHidden | None = field(default=None, kw_only=True)
     """Hidden states that each pass keeps for a draft head; None if the setup asks for none, or the
     backend gives nothing but logits."""

@@ -38,7 +38,7 @@ from penstock_worker.dtype import (
 from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.common_mechanisms import COMMON
-from penstock_worker.forward.cpu_experts import expert_host
+from penstock_worker.forward.cpu_experts import HandOver, expert_host
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
@@ -145,7 +145,7 @@ def recipe(
         purpose.take(weights)
         model = DecoderModel(config, weights, setup.max_model_len, ops, ranks, adapters, aux_hidden)
         if host is not None:
-            host.tell()
+            host.finish()
         memory, head = memory_of(device), model.norm if purpose.headless else model.logits
         if states is not None:
             states.allocate(device)
@@ -195,6 +195,7 @@ def recipe(
         states=states,
         media=media.encodings,
         adapters=adapters,
+        hand_over=None if host is None else HandOver(host.counts),
         aux_hidden=aux_hidden,
     )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock.process import logs
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.cpu.memory import Arena, Scratch
-from penstock_kernels.cpu.routed_experts import MOST_ROWS, CPUExperts
+from penstock_kernels.cpu.routed_experts import CPUExperts
 from penstock_kernels.triton.experts.level_products import LEVEL_TYPES, expert_levels
 from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.experts.sums import sum_experts
@@ -28,9 +27,16 @@ from penstock_kernels.triton.matmul_tiles import expert_tiles
 from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.layers.feed_forward import experts_of
+from penstock_worker.layers.host_experts import HostExperts, HostLane, PinnedRows
 from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.streamed_experts import (
+    ExpertBuffers,
+    StreamedExperts,
+    rows_worth_a_copy,
+)
 from penstock_worker.layers.triton_router import TritonRouter
 from penstock_worker.machine.memory import free_memory, mib
+from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.weights.stored import StoredTensor
 
@@ -71,60 +77,6 @@ class CardExperts:
         return sum_experts(product(inner, self.down, bias=self.down_bias), shares)
 
 
-class PinnedRows:
-    """Memory through which rows go to the host, and results back to the card: that of MOST_ROWS
-    rows, however many there are."""
-
-    def __init__(self, device: torch.device, width: int, active: int) -> None:
-        make = partial(torch.empty, pin_memory=device.type == "cuda")
-        self._rows = make(MOST_ROWS, width, dtype=torch.float32)
-        self._results = make(MOST_ROWS, width, dtype=torch.float32)
-        self._chosen = make(MOST_ROWS, active, dtype=torch.int32)
-        self._shares = make(MOST_ROWS, active, dtype=torch.float32)
-
-    @property
-    def nbytes(self) -> int:
-        held = (self._rows, self._results, self._chosen, self._shares)
-        return sum(each.nbytes for each in held)
-
-    def computed(
-        self, experts: CPUExperts, hidden: Tensor, chosen: Tensor, shares: Tensor
-    ) -> Tensor:
-        """Returns what the host computes of a layer's rows. Waits for the device."""
-        out = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
-        for first in range(0, len(hidden), MOST_ROWS):
-            here = slice(first, min(first + MOST_ROWS, len(hidden)))
-            there = slice(0, here.stop - here.start)
-            for held, given in (
-                (self._rows, hidden[here].float()),
-                (self._chosen, chosen[here]),
-                (self._shares, shares[here]),
-            ):
-                held[there].copy_(given, non_blocking=True)
-            # Also for results on their way to the card, in whose place the next ones are put.
-            if hidden.is_cuda:
-                torch.cuda.current_stream(hidden.device).synchronize()
-            rows, found, weights = (
-                each[there].numpy() for each in (self._rows, self._chosen, self._shares)
-            )
-            # A router whose scores are no numbers may choose an expert twice; the sum is NaN.
-            found[np.isnan(weights).any(1)] = np.arange(found.shape[1])
-            self._results.numpy()[there] = experts(rows, found, weights)
-            out[here].copy_(self._results[there], non_blocking=True)
-        return out
-
-
-@dataclass(frozen=True)
-class HostExperts:
-    """Experts in the host's memory."""
-
-    experts: CPUExperts
-    pinned: PinnedRows
-
-    def __call__(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
-        return self.pinned.computed(self.experts, hidden, chosen, shares)
-
-
 @dataclass
 class ExpertHost:
     """What the layers whose experts are in the host's memory have in common."""
@@ -133,11 +85,22 @@ class ExpertHost:
     threads: int
     on_host: frozenset[str]
     """Beginnings of the names of such layers' tensors."""
+    counts: HandOverCounts = field(default_factory=HandOverCounts)
     scratch: Scratch = field(default_factory=Scratch)
     arena: Arena = field(default_factory=Arena)
     nbytes: int = 0
     """Bytes of experts that have been read."""
     _pinned: dict[tuple[int, int], PinnedRows] = field(default_factory=dict)
+
+    @cached_property
+    def buffers(self) -> ExpertBuffers:
+        """What experts are copied to the card through."""
+        return ExpertBuffers(self.device)
+
+    @cached_property
+    def lane(self) -> HostLane:
+        """Where the host computes."""
+        return HostLane(self.device, self.counts)
 
     def pinned(self, width: int, active: int) -> PinnedRows:
         """Returns what rows of that size go through."""
@@ -146,15 +109,21 @@ class ExpertHost:
             self._pinned[key] = PinnedRows(self.device, width, active)
         return self._pinned[key]
 
-    def tell(self) -> None:
-        """Says in the log what the host holds."""
+    def finish(self) -> None:
+        """Takes the memory that experts are copied through, and says in the log what the host
+        holds. After all layers have been loaded."""
+        self.buffers.allocate()
         log.info(
             "routed experts have a CPU's bits",
             layers_on_the_host=len(self.on_host),
             host_mib=self.nbytes >> 20,
-            pinned_mib=sum(each.nbytes for each in self._pinned.values()) >> 20,
+            pinned_mib=self._pinned_bytes >> 20,
             threads=self.threads,
         )
+
+    @property
+    def _pinned_bytes(self) -> int:
+        return self.buffers.nbytes + sum(each.nbytes for each in self._pinned.values())
 
     def load(self, parts: Parts, feed_forward: FeedForwardSpec, prefix: str) -> RoutedByLevels:
         """Loads a layer's router and experts, whose tensors' names begin with `prefix`. Raises
@@ -185,7 +154,19 @@ class ExpertHost:
             threads=self.threads,
             scratch=self.scratch,
         )
-        return HostExperts(experts, self.pinned(stored.width, stored.spec.active))
+        size = sum(each[0].size for each in (gates, ups, downs))
+        weights = 3 * stored.width * stored.spec.inner
+        streamed = StreamedExperts(
+            gates,
+            ups,
+            downs,
+            stored.feed_forward.activation,
+            self.buffers,
+            self.counts,
+            rows_worth_a_copy(size, weights, self.threads),
+        )
+        rows, pairs = (self.pinned(stored.width, each) for each in (stored.spec.active, 1))
+        return HostExperts(experts, rows, pairs, streamed, self.lane)
 
 
 _NAMES = ("gate_proj", "up_proj", "down_proj")

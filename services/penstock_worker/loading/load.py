@@ -249,6 +249,7 @@ def features_of(
         stored,
         recipe.states,
         recipe.media,
+        recipe.hand_over,
         step_adapters(recipe.adapters, prepared, setup),
     )
     last: tuple[StepFeature | None, ...] = (GrammarsElsewhere(),)

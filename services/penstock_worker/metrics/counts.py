@@ -8,6 +8,7 @@ from penstock.metrics.histogram import Histogram
 from penstock.process import logs
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import Plan
+from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.stores.peers.counts import TransferCounts
 
 log = logs.get(__name__)
@@ -25,6 +26,7 @@ class WorkerCounts:
     model: what requests call it; empty before the first session.  load_seconds, kv_bytes: of the
     model that is loaded, 0 before.  late_compilations: kernels that a model's rehearsal had missed.
     disk_blocks: what its tier on disk counts.  transfers: of blocks between it and other workers.
+    hand_over: of experts in the host's memory.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,7 @@ class WorkerCounts:
     def forget_features(self) -> None:
         """Nothing is counted by features any more, until they say where."""
         self.disk_blocks, self.transfers = dict, TransferCounts
+        self.hand_over = HandOverCounts()
 
     def stepped(self, plan: Plan, result: Result) -> None:
         """A step was computed."""

@@ -13,6 +13,7 @@ from penstock.config.settings import MetricsSettings
 from penstock.metrics.families import CONTENT_TYPE, Families, keyed, renderer
 from penstock.metrics.port import Page, Reply, bind, health_page, serving
 from penstock_worker.metrics.counts import WorkerCounts
+from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.stores.peers.counts import TransferCounts
 
@@ -103,7 +104,35 @@ def families_of(counts: WorkerCounts, phases: Phases) -> Iterator[Metric]:
         keyed(counts.disk_blocks()),
     )
     yield from _transfers(families, counts.transfers())
+    yield from _hand_over(families, counts.hand_over)
     yield families.gauge("penstock:worker_kv_bytes", "Memory of the KV pool.", counts.kv_bytes)
+
+
+def _hand_over(families: Families, counts: HandOverCounts) -> Iterator[Metric]:
+    yield families.counters(
+        "penstock:worker_host_expert_rows",
+        "Rows of experts in the host's memory, each as often as it had such experts, by where they "
+        "were computed: host, or card for experts that were copied there.",
+        ["place"],
+        keyed(counts.rows()),
+    )
+    yield families.counters(
+        "penstock:worker_host_expert_bytes",
+        "Bytes between host and card for these: down (rows), up (results), experts.",
+        ["what"],
+        keyed(counts.moved_bytes()),
+    )
+    yield families.counters(
+        "penstock:worker_host_expert_seconds",
+        "Time of these transfers by the card's clock, and of computing on the host.",
+        ["what"],
+        keyed(counts.seconds()),
+    )
+    yield families.counter(
+        "penstock:worker_host_experts_copied",
+        "Experts copied to the card for the rows of a step.",
+        counts.experts_copied,
+    )
 
 
 def _transfers(families: Families, counts: TransferCounts) -> Iterator[Metric]:

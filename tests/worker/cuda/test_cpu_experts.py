@@ -22,9 +22,10 @@ from penstock_kernels.cpu import library
 from penstock_kernels.cpu.routed_experts import MOST_ROWS
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.layers import level_experts
+from penstock_worker.layers import host_experts, level_experts
 from penstock_worker.layers.feed_forward import LatentExperts, MixtureOfExperts
-from penstock_worker.layers.level_experts import CardExperts, HostExperts, PinnedRows
+from penstock_worker.layers.host_experts import HostExperts, PinnedRows
+from penstock_worker.layers.level_experts import CardExperts
 from tests.interpreted_triton import DEVICE
 from tests.kernels.cpu.sources import K_HALVES, random_source
 from tests.worker.cpu_model import CPUModel
@@ -162,7 +163,7 @@ def test_memory_for_rows_on_their_way_is_bounded(
     mixture: CPUModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All layers share it, and more rows go through it one part after another."""
-    monkeypatch.setattr(level_experts, "MOST_ROWS", 2)
+    monkeypatch.setattr(host_experts, "MOST_ROWS", 2)
     forward = of(mixture, "all")
     layers = with_experts(mixture.config)
     experts = [placed(forward, each) for each in layers]

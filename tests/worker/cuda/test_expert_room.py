@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from penstock_kernels.cpu import library
 from penstock_worker.forward import cpu_experts
 from penstock_worker.forward.backends import choose
-from penstock_worker.forward.expert_room import card_room, layers_on_host, sizes_on_card
+from penstock_worker.forward.expert_room import (
+    UNPACKED_BYTES,
+    card_room,
+    copies_on_card,
+    layers_on_host,
+    sizes_on_card,
+)
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.level_experts import ExpertHost
 from penstock_worker.weights.files import gguf_tensors
@@ -66,11 +72,16 @@ EACH = 6 * 3 * 64 * 64 // 32 * 18
 """Bytes of a layer's experts, in Q4_0."""
 
 
+COPIES = 2 * EACH + UNPACKED_BYTES * 6 * 3 * 64 * 64
+"""Of a layer's experts, which all go into a buffer."""
+
+
 def test_bytes_on_the_card(mixture: CPUModel) -> None:
     tensors = gguf_tensors(mixture.weights.files, mixture.config)
     layers = [f"layers.{number}.mlp.experts." for number in range(3)]
     sizes, rest = sizes_on_card(tensors, layers)
     assert sizes == [EACH] * 3
+    assert copies_on_card(tensors, dict.fromkeys(layers, 6)) == COPIES
     assert rest + 3 * EACH == sum(each.content.nbytes for each in tensors.values())
 
 
@@ -117,9 +128,13 @@ def test_auto_is_told_by_the_cards_memory(
         return hosts[-1]
 
     monkeypatch.setattr(cpu_experts, "ExpertHost", watched)
+    # A tiny layer takes less room than its copies do.
+    monkeypatch.setattr(cpu_experts, "copies_on_card", lambda *_: 300)
     for on_card in range(4):
-        # Half of the card may be used, and a twentieth of that is for steps.
-        usable = -(-(fixed + on_card * EACH) * 20 // 19) + 1
+        # Half of the card may be used, and a twentieth of that is for steps. Copies take room where
+        # experts are on the host.
+        taken = fixed + on_card * EACH + (300 if on_card < 3 else 0)
+        usable = -(-taken * 20 // 19) + 1
         monkeypatch.setattr(cpu_experts, "memory_of", lambda _, size=2 * usable: Card(size, size))
         found = recipe_of(mixture, "auto")
         assert hosts[-1].on_host == frozenset(layers[: 3 - on_card])
