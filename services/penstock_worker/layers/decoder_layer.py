@@ -19,7 +19,15 @@ from penstock_worker.layers.norm_kinds import (
     FEED_FORWARD_OUTPUT_NORM,
     NORMS,
 )
-from penstock_worker.layers.parts import NO_NORM, LayerExperts, Norm, Parts, Recurrence, RMSNorm
+from penstock_worker.layers.parts import (
+    NO_NORM,
+    LayerExperts,
+    Norm,
+    Parts,
+    Recurrence,
+    RMSNorm,
+    meanwhile,
+)
 from penstock_worker.layers.per_layer_inputs import Layer, LayerInput
 from penstock_worker.layers.picture_layer import PictureLayer
 from penstock_worker.layers.step import Step
@@ -48,11 +56,14 @@ class ExpertsBeside:
         self._router_norm = router_norm
 
     def __call__(self, residual: Tensor) -> Tensor:
-        before, behind = self._dense_norms
-        dense = behind(self._dense(before(residual)))
         before, behind = self._expert_norms
-        chosen = self._experts(before(residual), self._router_norm(residual))
+        begun = self._experts.begin(before(residual), self._router_norm(residual))
+        chosen, dense = meanwhile(begun, lambda: self._of_dense(residual))
         return dense + behind(chosen.to(residual.dtype))
+
+    def _of_dense(self, residual: Tensor) -> Tensor:
+        before, behind = self._dense_norms
+        return behind(self._dense(before(residual)))
 
     @staticmethod
     def load(parts: Parts, layer: int) -> ExpertsBeside:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,14 @@ from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import XIELU, ExpertsSpec, FeedForwardSpec
 from penstock_kernels.reference import softplus, xielu
 from penstock_worker.adapters.rows import RowAdapters
-from penstock_worker.layers.parts import LayerExperts, NormedInput, Ops, Parts
+from penstock_worker.layers.parts import (
+    ExpertsAtOnce,
+    LayerExperts,
+    NormedInput,
+    Ops,
+    Parts,
+    meanwhile,
+)
 from penstock_worker.parallel.ranks import ALONE, Ranks
 from penstock_worker.quantisation.interface import Product
 from penstock_worker.weights.names import TOKEN_EXPERTS
@@ -208,7 +216,7 @@ def sparse_mixture(products: Tensor, active: int, nearness: float) -> Tensor:
     return weights
 
 
-class RoutedExperts:
+class RoutedExperts(ExpertsAtOnce):
     """An expert computes the rows that chose it, and a row adds its experts' results in their
     order."""
 
@@ -278,9 +286,16 @@ class LatentExperts:
     def __call__(
         self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
     ) -> Tensor:
+        return self.begin(hidden, routed, chosen)()
+
+    def begin(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Callable[[], Tensor]:
+        """As LayerExperts has it."""
+        routed = hidden if routed is None else routed
+        finish = self._experts.begin(self._down(hidden), routed, chosen)
         # Each rank projects its part of the sum: without a bias, these add up.
-        found = self._experts(self._down(hidden), hidden if routed is None else routed, chosen)
-        return self._up(found.to(hidden.dtype)).float()
+        return lambda: self._up(finish().to(hidden.dtype)).float()
 
     @staticmethod
     def load(parts: Parts, experts: LayerExperts, latent: int, prefix: str) -> LatentExperts:
@@ -321,13 +336,16 @@ class MixtureOfExperts:
             if tokens is None:
                 raise TypeError("these experts are chosen by tokens' ids")
             chosen = self._by_token[tokens]
-        out = self._routed(hidden, chosen=chosen)
-        if self._shared is not None:
-            out += self._shared_part(self._shared, hidden)
+        begun = self._routed.begin(hidden, chosen=chosen)
+        out, shared = meanwhile(begun, lambda: self._shared_part(hidden))
+        if shared is not None:
+            out += shared
         return self._ranks.sum(out).to(hidden.dtype)
 
-    def _shared_part(self, shared: FeedForward, hidden: Tensor) -> Tensor:
-        found = shared(hidden).float()
+    def _shared_part(self, hidden: Tensor) -> Tensor | None:
+        if self._shared is None:
+            return None
+        found = self._shared(hidden).float()
         if self._shared_gate is None:
             return found
         return found / (1.0 + torch.exp(-self._shared_gate(hidden).float()))

@@ -15,7 +15,7 @@ from torch import Tensor
 from penstock_kernels.cpu.routed_experts import MOST_ROWS, CPUExperts
 from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_worker.device.side_stream import SideMark, side_queue
-from penstock_worker.layers.streamed_experts import Division, StreamedExperts, pinned_memory
+from penstock_worker.layers.streamed_experts import PairsByPlace, StreamedExperts, pinned_memory
 from penstock_worker.metrics.hand_over import HandOverCounts
 
 
@@ -177,7 +177,7 @@ class HostExperts:
 
     def _divided(self, given: RoutedRows, counts: np.ndarray) -> Callable[[], Tensor]:
         """The host computes rows of rare experts while the others are copied to the card."""
-        division = Division.of(given.chosen, counts, self.streamed.threshold)
+        division = PairsByPlace.of(given.chosen, counts, self.streamed.threshold)
         width, rest = given.hidden.shape[1], division.rest
 
         def empty(rows: int) -> Tensor:
@@ -185,7 +185,11 @@ class HostExperts:
 
         out, found = empty(given.chosen.numel()), empty(len(rest))
         wait = self._begin(self.pinned_pairs, self._single, given.of_pairs(rest), found)
-        self.streamed.compute(division, given.hidden, out)
+        try:
+            self.streamed.compute(division, given.hidden, out)
+        except BaseException:
+            wait()  # Until then, what the lane reads and writes is still its own.
+            raise
 
         def finish() -> Tensor:
             wait()

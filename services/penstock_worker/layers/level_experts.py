@@ -53,6 +53,9 @@ class PlacedExperts(Protocol):
         active] float32.
         """
 
+    def begin(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Callable[[], Tensor]:
+        """Begins what `__call__` does, and returns what gives its result."""
+
 
 @dataclass(frozen=True)
 class CardExperts:
@@ -75,6 +78,11 @@ class CardExperts:
         both = product(row_levels(hidden), self.up, bias=self.up_bias)
         inner = gate_levels(both, self.activation)
         return sum_experts(product(inner, self.down, bias=self.down_bias), shares)
+
+    def begin(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Callable[[], Tensor]:
+        """Has computed when it returns."""
+        found = self(hidden, chosen, shares)
+        return lambda: found
 
 
 @dataclass
@@ -271,7 +279,13 @@ class RoutedByLevels:
     def __call__(
         self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
     ) -> Tensor:
+        return self.begin(hidden, routed, chosen)()
+
+    def begin(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Callable[[], Tensor]:
+        """As LayerExperts has it."""
         if chosen is not None:
             raise TypeError("these experts are chosen by their router alone")
         found, shares = self.router(hidden if routed is None else routed)
-        return self.experts(hidden, found, shares)
+        return self.experts.begin(hidden, found, shares)

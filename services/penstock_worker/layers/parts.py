@@ -3,9 +3,9 @@ shard."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -136,6 +136,42 @@ class LayerExperts(Protocol):
         ranks, each has a part of every expert's inner dimension, and returns a part of the sum.
         `routed`: the router's input, where it is another one. `chosen`: each row's experts, [rows,
         active] int64; None: the router chooses."""
+
+    def begin(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Callable[[], Tensor]:
+        """Begins what `__call__` does, and returns what gives its result, which is to be called
+        once. What is computed before may go on beside it."""
+
+
+class ExpertsAtOnce:
+    """LayerExperts that have computed when `begin` returns."""
+
+    def __call__(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Tensor:
+        """As LayerExperts has it."""
+        raise NotImplementedError
+
+    def begin(
+        self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
+    ) -> Callable[[], Tensor]:
+        """As LayerExperts has it."""
+        found = self(hidden, routed, chosen)
+        return lambda: found
+
+
+Beside = TypeVar("Beside")
+
+
+def meanwhile(finish: Callable[[], Tensor], work: Callable[[], Beside]) -> tuple[Tensor, Beside]:
+    """Does work beside experts that have begun. Returns what `finish` and `work` return."""
+    try:
+        found = work()
+    except BaseException:
+        finish()  # Until then, what experts read and write is still theirs.
+        raise
+    return finish(), found
 
 
 class LayerAttention(Protocol):

@@ -186,10 +186,12 @@ class StreamedExperts:
         to be copied; else None. Waits for the device if there may be one."""
         if len(chosen) < self.threshold:
             return None
-        counts = torch.bincount(chosen.flatten(), minlength=len(self.ups)).cpu().numpy()
+        pairs = chosen.flatten().long()
+        found = torch.zeros(len(self.ups), dtype=torch.int64, device=chosen.device)
+        counts = found.scatter_add_(0, pairs, torch.ones_like(pairs)).cpu().numpy()
         return counts if (counts >= self.threshold).any() else None
 
-    def compute(self, division: Division, hidden: Tensor, out: Tensor) -> None:
+    def compute(self, division: PairsByPlace, hidden: Tensor, out: Tensor) -> None:
         """Computes the pairs of the experts that are copied, into their rows of `out`, [pairs,
         width] float32. `hidden`: [rows, width], of any float dtype."""
         first, begin = 0, 0
@@ -241,7 +243,7 @@ class StreamedExperts:
 
 
 @dataclass(frozen=True)
-class Division:
+class PairsByPlace:
     """Pairs of a row and one of its experts, in the order of the experts that are copied, and then
     those of the others. Pair p belongs to row p // active."""
 
@@ -255,7 +257,7 @@ class Division:
     """Where the pairs of each of them end."""
 
     @staticmethod
-    def of(chosen: Tensor, counts: np.ndarray, threshold: int) -> Division:
+    def of(chosen: Tensor, counts: np.ndarray, threshold: int) -> PairsByPlace:
         """`chosen`: [rows, active] int32. `counts`: rows of each expert, [experts]."""
         copied = np.flatnonzero(counts >= threshold)
         places = np.full(len(counts), len(copied))
@@ -263,7 +265,7 @@ class Division:
         of_pairs = torch.from_numpy(places).to(chosen.device)[chosen.flatten().long()]
         numbers, pairs = of_pairs.sort(stable=True)
         ends = tuple(np.cumsum(counts[copied]).tolist())
-        return Division(pairs, numbers, tuple(copied.tolist()), ends)
+        return PairsByPlace(pairs, numbers, tuple(copied.tolist()), ends)
 
     @property
     def rest(self) -> Tensor:

@@ -20,7 +20,7 @@ from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, MatmulTiles, exper
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.device_products import DeviceAdaptedExperts
 from penstock_worker.layers.feed_forward import experts_of
-from penstock_worker.layers.parts import Parts
+from penstock_worker.layers.parts import ExpertsAtOnce, Parts
 from penstock_worker.layers.triton_router import TritonRouter
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
@@ -108,7 +108,7 @@ class FP8Experts:
         return FP8Experts(levels, weight.scales.view(*levels.shape[:2], -1), bias)
 
 
-class TritonExperts:
+class TritonExperts(ExpertsAtOnce):
     """LayerExperts by the kernels of `penstock_kernels.triton.experts`."""
 
     def __init__(
