@@ -95,8 +95,8 @@ def _add_steps(parser: Parser) -> None:
     add(
         "--device",
         metavar="DEVICE",
-        help="Estimate the steps instead: a100, h100, h200, l4, l40s, or figures as in"
-        " bandwidth=3350,tflops=989,memory=80 (GB/s, dense TFLOPS, GB).",
+        help="Estimate the steps instead: 3060, 4090, 5080, a100, h100, h200, l4, l40s, or"
+        " figures as in bandwidth=3350,tflops=989,memory=80 (GB/s, dense TFLOPS, GB).",
     )
     add("--model", metavar="MODEL", help="Whose steps are estimated.")
     add(

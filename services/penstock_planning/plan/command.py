@@ -12,14 +12,12 @@ from penstock.errors import InvalidRequest
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.describe import Description
+from penstock.recommend.cards import ARITHMETIC_SHARE, BANDWIDTH_SHARE, parse_device
 from penstock_planning.plan.as_text import as_text
 from penstock_planning.plan.estimate import (
-    ARITHMETIC_SHARE,
-    BANDWIDTH_SHARE,
     ModelSize,
     estimated_cost,
     kv_blocks,
-    parse_device,
 )
 from penstock_planning.plan.objective import parse_slo
 from penstock_planning.plan.plan import CapacityPlan, PlanTerms, make_plan, ramp, share, too_much

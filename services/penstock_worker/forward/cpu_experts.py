@@ -11,6 +11,7 @@ import torch
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.expert_places import ExpertPlaces, expert_counts, host_places
+from penstock.model.expert_room import layers_on_host
 from penstock.model.kv_layout import KVGroup
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.prepared_model import PreparedModel
@@ -23,7 +24,6 @@ from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward.expert_room import (
     card_room,
     copies_on_card,
-    layers_on_host,
     sizes_on_card,
 )
 from penstock_worker.layers.level_experts import ExpertHost

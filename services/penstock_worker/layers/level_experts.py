@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock.model.expert_room import rows_worth_a_copy
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock.process import logs
 from penstock_kernels.cpu.matrix import PackedMatrix
@@ -32,7 +33,6 @@ from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.streamed_experts import (
     ExpertBuffers,
     StreamedExperts,
-    rows_worth_a_copy,
 )
 from penstock_worker.layers.triton_router import TritonRouter
 from penstock_worker.machine.memory import free_memory, mib

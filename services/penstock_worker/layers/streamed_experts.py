@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock.model.expert_room import experts_together
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.triton.experts.level_products import expert_levels
 from penstock_kernels.triton.experts.packed_tiles import unpacked
@@ -27,22 +28,6 @@ from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
 from penstock_worker.device.side_stream import SideMark, SideQueue, side_queue
 from penstock_worker.machine.memory import mib
 from penstock_worker.metrics.hand_over import HandOverCounts
-
-BUFFER_BYTES = 32 << 20
-"""Bytes of experts that are copied at a time, if that is one expert or more."""
-LINK_BYTES = 20e9
-"""Assumed: bytes per second from the host's memory to a card, through pinned memory."""
-THREAD_OPERATIONS = 0.15e12
-"""Assumed: operations per second of a thread's products of bytes."""
-FEWEST_ROWS = 8
-"""Rows below which an expert is never copied: what else its copy costs isn't reckoned."""
-
-
-def rows_worth_a_copy(nbytes: int, weights: int, threads: int) -> int:
-    """Returns from how many rows on an expert of so many bytes and weights is copied sooner than
-    `threads` threads compute its rows."""
-    seconds_of_row = 2 * weights / (threads * THREAD_OPERATIONS)
-    return max(FEWEST_ROWS, round(nbytes / LINK_BYTES / seconds_of_row))
 
 
 def pinned_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -55,12 +40,6 @@ def pinned_memory(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
     except RuntimeError as error:
         size = mib(math.prod(shape) * dtype.itemsize)
         raise StartupError(f"cpu_experts: {size} of memory can't be pinned: {error}") from error
-
-
-def experts_together(nbytes: int, count: int) -> int:
-    """Returns how many of a layer's `count` experts, of so many bytes each, are copied at a
-    time."""
-    return max(1, min(count, BUFFER_BYTES // nbytes))
 
 
 class ExpertBuffers:

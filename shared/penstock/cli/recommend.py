@@ -10,23 +10,28 @@ import msgspec
 from penstock.cli.models import columns, counted, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
+from penstock.recommend.cards import DEVICES, parse_device
 from penstock.recommend.fits import COMFORTABLE, CONTEXT, GIB, fits
 
 if TYPE_CHECKING:
+    from penstock.recommend.beside_fits import CardFit
+    from penstock.recommend.cards import Accelerator
     from penstock.recommend.fits import Fit, Machine
 
 MOST_CONTEXT = 1 << 20
+MOST_MEMORY = 1 << 16
 
 
 def add(parser: Parser) -> None:
     """The command's arguments."""
     parser.description = (
         "Says which well-known models fit this machine's memory, and how fast one answer should "
-        "be on its CPU. Nothing is downloaded."
+        "be on its CPU, or on a card and the CPU together. Nothing is downloaded."
     )
     parser.epilog = examples(
         "penstock recommend",
         "penstock recommend --context 32768",
+        "penstock recommend --device 4090    # a card, and experts in this machine's memory",
         "penstock recommend --json | jq -r '.models[0].command'",
     )
     parser.add_argument(
@@ -35,6 +40,18 @@ def add(parser: Parser) -> None:
         default=CONTEXT,
         metavar="TOKENS",
         help=f"Length of the conversation that is to fit (default: {CONTEXT:,}).",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="A card beside this machine's CPU: " + ", ".join(DEVICES) + ", or figures as in"
+        " bandwidth=1008,tflops=165,memory=24,link=32 (GB/s, dense TFLOPS, GB, GB/s).",
+    )
+    parser.add_argument(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="Reckon with so much free memory, instead of this machine's.",
     )
     parser.add_argument("--json", action="store_true", help="As JSON, for scripts.")
     parser.set_defaults(run=run)
@@ -46,9 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequest(
             f"--context is {arguments.context}; allowed are 1 to {MOST_CONTEXT:,} tokens"
         )
+    card = None if arguments.device is None else parse_device(arguments.device)[1]
+    if arguments.memory is not None and not 0 < arguments.memory <= MOST_MEMORY:
+        raise InvalidRequest(
+            f"--memory is {arguments.memory:g}; allowed are more than 0 and up to {MOST_MEMORY:,}"
+            " GiB"
+        )
     from penstock.cli.processes import this_machine
 
     machine = this_machine()
+    if arguments.memory is not None:
+        size = int(arguments.memory * GIB)
+        machine = msgspec.structs.replace(machine, memory=size, free=size)
+    if card is not None:
+        return _beside(machine, card, arguments)
     found = fits(machine, arguments.context)
     if arguments.json:
         whole = {"machine": machine, "context": arguments.context, "models": found}
@@ -73,6 +101,64 @@ def text(machine: Machine, found: list[Fit], context: int) -> str:
         " the others."
     )
     return "\n".join([columns(facts), "", columns(rows), "", said, *_last(machine, found)])
+
+
+def _beside(machine: Machine, card: Accelerator, arguments: argparse.Namespace) -> int:
+    """As `run`, for a card and its host."""
+    from penstock.recommend.beside_fits import card_fits
+
+    found = card_fits(machine, card, arguments.context)
+    if arguments.json:
+        whole = {
+            "machine": machine,
+            "card": card,
+            "context": arguments.context,
+            "models": found,
+        }
+        print(msgspec.json.encode(whole).decode())
+    else:
+        print(text_beside(machine, card, found, arguments.context))
+    return 1 if found[0].missing else 0
+
+
+def text_beside(machine: Machine, card: Accelerator, found: list[CardFit], context: int) -> str:
+    """Both places, a table, what it assumes, and the command for its first row."""
+    from penstock.recommend.beside_card import HOST_SHARE, LINK_SHARE
+    from penstock.recommend.beside_fits import PROMPT, STREAMS
+    from penstock.recommend.cards import BANDWIDTH_SHARE
+
+    facts = [
+        (
+            "card",
+            f"{card.memory:g} GB, {card.bandwidth:,g} GB/s, {card.tflops:g} TFLOPS, "
+            f"{card.link:g} GB/s to the host",
+        ),
+        ("host", f"{_gib(machine.free)} free, {machine.cores} threads of the {machine.kernels}"),
+        ("bandwidth", f"{machine.bandwidth / 1e9:.1f} GB/s ({machine.measured})"),
+    ]
+    heads = ("MODEL", "CARD", "HOST", "EXPERTS ON THE HOST", "1 ANSWER", str(STREAMS), "PROMPT")
+    said = (
+        "CARD, HOST: weights there. Experts that the card has no room for are the host's"
+        " (--cpu-experts auto).\n"
+        f"1 ANSWER, {STREAMS}, PROMPT: tokens per second of one answer, of {STREAMS} together, at"
+        f" {context // 2:,} tokens each, and of a prompt of {PROMPT:,}.\n"
+        f"Estimated, none of it measured on a card: {BANDWIDTH_SHARE:.0%} of the card's rate, "
+        f"{HOST_SHARE:.0%} of the host's, {LINK_SHARE:.0%} of the bus's; experts chosen evenly."
+    )
+    best = found[0]
+    last = "None fits: ask for a smaller --context." if best.missing else f"Serve: {best.command}"
+    rows = [heads, *map(_row_beside, found)]
+    return "\n".join([columns(facts), "", columns(rows), "", said, last])
+
+
+def _row_beside(fit: CardFit) -> tuple[str, ...]:
+    if fit.missing:
+        return fit.model, _gib(fit.card), _gib(fit.host), f"{_gib(fit.missing)} missing", "", "", ""
+    where = "-"
+    if fit.beside:
+        where = f"{fit.on_host} of {fit.layers} layers"
+    speeds = (fit.tokens_per_s, fit.streams_tokens_per_s, fit.prompt_tokens_per_s)
+    return fit.model, _gib(fit.card), _gib(fit.host), where, *(f"{each:,.0f}" for each in speeds)
 
 
 def _row(fit: Fit) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.recommend.beside_card import ExpertShape
+
 
 @dataclass(frozen=True)
 class KnownRelease:
@@ -24,9 +26,33 @@ class KnownRelease:
     """Keys and values of all layers in bfloat16."""
     layers: int
     vocabulary: int
+    experts: ExpertShape | None = None
+    """Of a mixture of experts."""
 
 
 RELEASES = (
+    KnownRelease(
+        "ggml-org/gpt-oss-120b-GGUF:MXFP4",
+        parameters=116_829_156_672,
+        download=63_257_372_928,
+        weights=74_006_915_328,
+        read=3_926_478_528,
+        kv_per_token=73_728,
+        layers=36,
+        vocabulary=201_088,
+        experts=ExpertShape(36, 128, 4, 15_561_180, 24_891_840, 2880),
+    ),
+    KnownRelease(
+        "unsloth/GLM-4.5-Air-GGUF:Q4_K_M",
+        parameters=106_852_245_504,
+        download=64_412_321_792,
+        weights=65_825_548_288,
+        read=7_933_765_632,
+        kv_per_token=188_416,
+        layers=46,
+        vocabulary=151_552,
+        experts=ExpertShape(45, 128, 8, 10_654_242, 17_301_504, 4096, shared=10_654_242),
+    ),
     KnownRelease(
         "Qwen/Qwen3-32B-GGUF:Q4_K_M",
         parameters=32_762_123_264,
@@ -46,6 +72,7 @@ RELEASES = (
         kv_per_token=98_304,
         layers=48,
         vocabulary=151_936,
+        experts=ExpertShape(48, 128, 8, 2_918_400, 4_718_592, 2048),
     ),
     KnownRelease(
         "ggml-org/gpt-oss-20b-GGUF:MXFP4",
@@ -56,6 +83,7 @@ RELEASES = (
         kv_per_token=49_152,
         layers=24,
         vocabulary=201_088,
+        experts=ExpertShape(24, 32, 4, 15_561_180, 24_891_840, 2880),
     ),
     KnownRelease(
         "Qwen/Qwen3-14B-GGUF:Q4_K_M",

@@ -7,14 +7,8 @@ import re
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock_planning.plan.estimate import (
-    DEVICES,
-    Accelerator,
-    ModelSize,
-    estimated_cost,
-    kv_blocks,
-    parse_device,
-)
+from penstock.recommend.cards import DEVICES, Accelerator, parse_device
+from penstock_planning.plan.estimate import ModelSize, estimated_cost, kv_blocks
 
 EIGHT = ModelSize(
     name="eight",
@@ -76,6 +70,8 @@ def test_a_device_is_a_name_or_figures() -> None:
     ],
 )
 def test_another_device_is_refused_with_what_is_allowed(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=re.escape("it takes a100, h100")) as raised:
+    with pytest.raises(
+        InvalidRequest, match=re.escape("it takes 3060, 4090, 5080, a100, h100")
+    ) as raised:
         parse_device(text)
     assert raised.value.param == "device"

@@ -44,22 +44,41 @@ def qwen3(hidden: int, layers: int, heads: int, inner: int, **more: Any) -> dict
     return {**QWEN3, **sizes, "intermediate_size": inner, **more}
 
 
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
 CONFIGS = {
+    "ggml-org/gpt-oss-120b-GGUF:MXFP4": GPT_OSS
+    | {"num_hidden_layers": 36, "num_local_experts": 128},
+    "unsloth/GLM-4.5-Air-GGUF:Q4_K_M": {
+        "model_type": "glm4_moe",
+        "attention_bias": True,
+        "first_k_dense_replace": 1,
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_attention_heads": 96,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 46,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+        "use_qk_norm": False,
+        "vocab_size": 151552,
+    },
     "Qwen/Qwen3-32B-GGUF:Q4_K_M": qwen3(5120, 64, 64, 25600, tie_word_embeddings=False),
     "Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M": qwen3(2048, 48, 32, 6144, **EXPERTS),
-    "ggml-org/gpt-oss-20b-GGUF:MXFP4": {
-        "model_type": "gpt_oss",
-        "head_dim": 64,
-        "hidden_size": 2880,
-        "intermediate_size": 2880,
-        "num_attention_heads": 64,
-        "num_experts_per_tok": 4,
-        "num_hidden_layers": 24,
-        "num_key_value_heads": 8,
-        "num_local_experts": 32,
-        "tie_word_embeddings": False,
-        "vocab_size": 201088,
-    },
+    "ggml-org/gpt-oss-20b-GGUF:MXFP4": GPT_OSS | {"num_hidden_layers": 24, "num_local_experts": 32},
     "Qwen/Qwen3-14B-GGUF:Q4_K_M": qwen3(5120, 40, 40, 17408, tie_word_embeddings=False),
     "Qwen/Qwen3-8B-GGUF:Q4_K_M": qwen3(4096, 36, 32, 12288, tie_word_embeddings=False),
     "Qwen/Qwen3-4B-GGUF:Q4_K_M": qwen3(2560, 36, 32, 9728),
@@ -111,19 +130,33 @@ def test_sizes_are_those_that_transformers_counts(name: str) -> None:
     """Sizes are of its parameters, each with the bytes of the format that it has in the file."""
     given = dict(CONFIGS[name])
     config = AutoConfig.for_model(given.pop("model_type"), **given)
-    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", 1)
+    named = ("num_experts", "num_local_experts", "n_routed_experts")
+    experts = next((getattr(config, name) for name in named if getattr(config, name, 0)), 1)
     active = getattr(config, "num_experts_per_tok", 1) / experts
-    count = 0
-    download = weights = read = 0.0
+    count = routed = 0
+    download = weights = read = held = shared = 0.0
     for parameter, shape in parameters(config):
         source = source_of(parameter, shape, name.rpartition(":")[2], config)
         form, here = SOURCES[source], in_memory(source) * shape.numel()
         count += shape.numel()
         download += shape.numel() * form.bytes / form.elements
         weights += here
+        if "experts." in parameter and "shared" not in parameter and len(shape) > 1:
+            routed, held = routed + shape.numel(), held + here
+        shared += here if "shared" in parameter else 0
         if config.tie_word_embeddings or "embed_tokens" not in parameter:
-            read += here * (active if "experts" in parameter else 1)
+            read += here * (active if ".experts." in parameter else 1)
     release = BY_NAME[name]
+    own = release.experts
+    if own is not None:
+        per_layer = own.layers * own.count
+        assert (own.nbytes, own.weights) == (round(held / per_layer), routed / per_layer)
+        assert (own.count, own.active, own.shared) == (
+            experts,
+            config.num_experts_per_tok,
+            round(shared / own.layers),
+        )
+        assert own.width == config.hidden_size
     assert release.parameters == count
     assert (release.download, release.weights, release.read) == (
         round(download),
@@ -172,13 +205,13 @@ def test_machines_of_three_sizes() -> None:
         *("Qwen2.5-Coder-0.5B-Instruct", "smollm2-135m"),
     ]
     assert names(small)[:5] == fit
-    assert [each.missing > 0 for each in small] == [False] * 5 + [True] * 5
+    assert [each.missing > 0 for each in small] == [False] * 5 + [True] * 7
     assert names(small)[5:7] == ["Qwen3-8B", "Qwen3-14B"]
     assert names(usual)[:2] == ["gpt-oss-20b", "Qwen3-8B"]
-    assert names(usual)[-3:] == ["Qwen3-14B", "Qwen3-30B-A3B", "Qwen3-32B"]
+    assert names(usual)[-5:-2] == ["Qwen3-14B", "Qwen3-30B-A3B", "Qwen3-32B"]
     assert names(large)[:2] == ["Qwen3-30B-A3B", "gpt-oss-20b"]
-    assert names(large)[-2:] == ["Qwen3-32B", "Qwen3-14B"]
-    assert not any(each.missing for each in large)
+    assert names(large)[-4:] == ["GLM-4.5-Air", "Qwen3-32B", "Qwen3-14B", "gpt-oss-120b"]
+    assert [each.missing > 0 for each in large] == [False] * 11 + [True]
 
 
 def test_what_a_model_needs_and_lacks_by_hand() -> None:

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.expert_room import UNPACKED_BYTES, layers_on_host
 from penstock_kernels.cpu import library
 from penstock_worker.forward import cpu_experts
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.expert_room import (
-    UNPACKED_BYTES,
     card_room,
     copies_on_card,
-    layers_on_host,
     sizes_on_card,
 )
 from penstock_worker.forward.interface import DeviceRecipe

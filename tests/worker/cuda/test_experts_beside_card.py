@@ -11,13 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock.recommend.beside_card import BesideCard, ExpertShape, HostFigures, PlacedModel
+from penstock.recommend.cards import DEVICES
 from penstock_kernels.cpu import library
 from penstock_worker.layers.feed_forward import MixtureOfExperts
+from penstock_worker.layers.host_experts import HostLane
 from penstock_worker.layers.parts import ExpertsAtOnce
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.tensors import CPU, CUDA
 from tests.worker.cuda.simulated.torch_cuda import simulated
-from tests.worker.cuda.test_cpu_experts import MIXTURES, of, placed, with_experts, written
+from tests.worker.cuda.test_cpu_experts import MIXTURES, logits, of, placed, with_experts, written
 from tests.worker.cuda.test_streamed_experts import copying_from, routed
 
 pytestmark = [
@@ -89,7 +92,7 @@ def test_a_card_that_is_late_computes_the_same(
 ) -> None:
     """Two layers, one behind the other, over more rows than go down at a time."""
     monkeypatch.setattr("penstock_worker.layers.host_experts.MOST_ROWS", 8)
-    monkeypatch.setattr("penstock_worker.layers.streamed_experts.BUFFER_BYTES", 1)
+    monkeypatch.setattr("penstock.model.expert_room.BUFFER_BYTES", 1)
     model = written(tmp_path / "model.gguf", "glm45", *MIXTURES["glm45"])
     numbers = with_experts(model.config)[:2]
     random = torch.Generator().manual_seed(3)
@@ -110,3 +113,43 @@ def test_a_card_that_is_late_computes_the_same(
         found = computed(CUDA)
     assert wanted.isfinite().all()
     assert torch.equal(found, wanted)
+
+
+def test_estimates_have_the_workers_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the operations of each layer whose experts are on the host."""
+    model = written(tmp_path / "model.gguf", "glm45", *MIXTURES["glm45"])
+    forward, heard = of(model, "all"), []
+    layers = with_experts(model.config)
+
+    def hear(part: Any, method: str, name: str) -> None:
+        call = getattr(part, method)
+
+        def told(*arguments: Any) -> Any:
+            heard.append(name)
+            return call(*arguments)
+
+        monkeypatch.setattr(part, method, told)
+
+    for number in layers:
+        own = forward._model.layers[number]
+        hear(own.feed_forward, "_shared_part", "shared")
+        hear(own, "feed_forward", "attention")  # It has been queued then.
+    begin = HostLane.begin
+
+    def begun(lane: HostLane, work: Callable[[], None]) -> Callable[[], None]:
+        heard.extend(("down", "experts"))
+        finish = begin(lane, work)
+
+        def done() -> None:
+            heard.append("up")
+            finish()
+
+        return done
+
+    monkeypatch.setattr(HostLane, "begin", begun)
+    with torch.inference_mode():
+        logits(forward, model.groups, (0, [5, 3], 0))
+    shape = ExpertShape(len(layers), 8, 3, 10**6, 10**6, 96, shared=1)
+    made = PlacedModel(len(layers), 10, 10, 10, shape)
+    beside = BesideCard(made, DEVICES["l4"], HostFigures(60, 16, 60), len(layers))
+    assert heard == [each.name for each in beside.operations(2, 2, 10)][:-1]

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
+from penstock.model import expert_room
+from penstock.model.expert_room import rows_worth_a_copy
 from penstock_kernels.cpu import library
-from penstock_worker.layers import streamed_experts
 from penstock_worker.layers.host_experts import HostExperts
 from penstock_worker.layers.level_experts import CardExperts
-from penstock_worker.layers.streamed_experts import pinned_memory, rows_worth_a_copy
+from penstock_worker.layers.streamed_experts import pinned_memory
 from tests.interpreted_triton import DEVICE
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.test_cpu_experts import MIXTURES, of, placed, with_experts, written
@@ -66,7 +67,7 @@ def test_any_threshold_and_any_chunks_give_the_same(
     mixture: CPUModel, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is copied, some of a layer's experts are, or all; one at a time, or together."""
-    monkeypatch.setattr(streamed_experts, "BUFFER_BYTES", together)
+    monkeypatch.setattr(expert_room, "BUFFER_BYTES", together)
     forward, number = of(mixture, "all"), with_experts(mixture.config)[0]
     own, layer = routed(forward, number), forward._model.layers[number].feed_forward
     host, hidden = placed(forward, number), rows_of(mixture)
@@ -120,7 +121,7 @@ def test_two_buffers_hold_what_is_copied_at_a_time(
     held = sum(each.size + (0 if each.bias is None else each.bias.nbytes) for each in matrices)
     assert buffers.nbytes == 2 * held  # A tiny layer's experts go into one.
     assert [each.pinned.nbytes for each in buffers._slots] == [held, held]
-    monkeypatch.setattr(streamed_experts, "BUFFER_BYTES", held // len(hosts[0].streamed.ups))
+    monkeypatch.setattr(expert_room, "BUFFER_BYTES", held // len(hosts[0].streamed.ups))
     one = placed(of(mixture, "all"), with_experts(mixture.config)[0]).streamed.buffers
     assert one.nbytes == buffers.nbytes // len(hosts[0].streamed.ups)
 
