@@ -15,6 +15,7 @@ from penstock_planning.commands.simulate import ROUTING
 
 if TYPE_CHECKING:
     from penstock.prepare.describe import Description
+    from penstock.recommend.beside_card import PlacedModel
 
 NONE_HOLDS = 1
 
@@ -100,6 +101,19 @@ def _add_steps(parser: Parser) -> None:
     )
     add("--model", metavar="MODEL", help="Whose steps are estimated.")
     add(
+        "--cpu-experts",
+        default="off",
+        metavar="LAYERS",
+        help="With --device: experts of so many layers in the host's memory, as for `serve`: auto,"
+        " all, or a number. Default: %(default)s.",
+    )
+    add(
+        "--host",
+        metavar="FIGURES",
+        help="Of the host that has them, as in bandwidth=60,threads=16,memory=64 (GB/s, threads,"
+        " GB).",
+    )
+    add(
         "--gateway-ms",
         type=float,
         metavar="MS",
@@ -141,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
     silence()
     names = set(PlanRequest.__struct_fields__) & set(vars(arguments))
     given = {name: getattr(arguments, name) for name in names}
-    model, operations = _model(arguments.model) if arguments.model else (None, 0.0)
+    model, operations, placed = _model(arguments.model) if arguments.model else (None, 0.0, None)
     gateway = arguments.gateway_ms
     asked = PlanRequest(
         **{
@@ -149,6 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
             "what_if": tuple(arguments.what_if),
             "model": model,
             "pair_operations": operations,
+            "placed": placed,
             "gateway": None if gateway is None else gateway / 1000,
             "transfer_block": arguments.transfer_block_ms / 1000,
         }
@@ -166,17 +181,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if holds else NONE_HOLDS
 
 
-def _model(name: str) -> tuple[Description, float]:
+def _model(name: str) -> tuple[Description, float, PlacedModel | None]:
     """A model that is on this machine. Raises ModelNotFound, UnsupportedModel, InvalidRequest."""
     from penstock.prepare import load_manifest, prepare
     from penstock.prepare.describe import describe
+    from penstock_planning.plan.beside import placed_model
     from penstock_planning.plan.command import size_of
 
     if not name:
         raise InvalidRequest("--model is empty")
     folder = prepare(name, fetch="never")
     model = load_manifest(folder)
-    return size_of(describe(folder, model), model)
+    known, operations = size_of(describe(folder, model), model)
+    return known, operations, placed_model(known, model.decoder)
 
 
 def _tell(words: str) -> None:

@@ -12,8 +12,15 @@ from penstock.errors import InvalidRequest
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import PreparedModel
 from penstock.prepare.describe import Description
-from penstock.recommend.cards import ARITHMETIC_SHARE, BANDWIDTH_SHARE, parse_device
+from penstock.recommend.beside_card import PlacedModel
+from penstock.recommend.cards import (
+    ARITHMETIC_SHARE,
+    BANDWIDTH_SHARE,
+    Accelerator,
+    parse_device,
+)
 from penstock_planning.plan.as_text import as_text
+from penstock_planning.plan.beside import beside_plan, parse_host
 from penstock_planning.plan.estimate import (
     ModelSize,
     estimated_cost,
@@ -48,7 +55,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     trace: a file, `synthetic:…` or `agents:…`; else traffic is made: rate requests per second, of
     input_tokens and output_tokens at the median, whose logarithms have `sigma`.
-    model: what the device computes."""
+    model: what the device computes.  placed: it, where its experts may be on the host."""
 
     slo: str
     trace: str | None = None
@@ -62,6 +69,9 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     model: Description | None = None
     pair_operations: float = 0.0
+    cpu_experts: str = "off"
+    host: str | None = None
+    placed: PlacedModel | None = None
     gateway: float | None = None
     routing: str = "least-loaded"
     apart: float = 0.0
@@ -207,6 +217,8 @@ def _estimated(asked: PlanRequest, config: EngineConfig) -> StepSource:
     known = asked.model
     if known is None:
         raise InvalidRequest("--device needs --model, whose steps are estimated", param="model")
+    if asked.cpu_experts != "off":
+        return _beside(asked, name, device, config.cache.kv_block_size)
     size = ModelSize(
         name=known.name,
         parameters=known.parameters or known.size / 2,
@@ -221,6 +233,24 @@ def _estimated(asked: PlanRequest, config: EngineConfig) -> StepSource:
         f"with; {device.overhead:g} ms a step besides)",
         estimated=True,
         blocks=kv_blocks(device, size, config.cache.kv_block_size),
+    )
+
+
+def _beside(asked: PlanRequest, name: str, card: Accelerator, block_size: int) -> StepSource:
+    if asked.placed is None:
+        raise InvalidRequest("--cpu-experts needs a model with experts", param="cpu_experts")
+    if asked.host is None:
+        raise InvalidRequest(
+            "--cpu-experts needs --host, as in bandwidth=60,threads=16,memory=64", param="host"
+        )
+    host = parse_host(asked.host)
+    found = beside_plan(asked.placed, card, host, asked.cpu_experts, block_size)
+    model = "" if asked.model is None else asked.model.name
+    return StepSource(
+        cost=found.cost,
+        words=f"{model} on {name}, {found.words}",
+        estimated=True,
+        blocks=found.blocks,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -90,12 +90,12 @@ class PlacedModel(msgspec.Struct, frozen=True):
     """Bytes of an expert on the card, whose kernels hold other blocks, for one on the host."""
 
 
-class HostFigures(msgspec.Struct, frozen=True):
+class HostFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """bandwidth: GB/s at which its memory is read.  threads: that compute.  memory: GB for the
     experts."""
 
     bandwidth: float
-    threads: int
+    threads: Annotated[int, msgspec.Meta(ge=1)]
     memory: float
 
 

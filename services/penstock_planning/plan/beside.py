@@ -1,0 +1,137 @@
+"""A step's cost where routed experts lie in the host's memory beside a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.errors import InvalidRequest
+from penstock.model.config import ModelConfig
+from penstock.model.expert_places import expert_counts
+from penstock.prepare.describe import Description
+from penstock.recommend.beside_card import (
+    BesideCard,
+    ExpertShape,
+    ExpertsPlaced,
+    HostFigures,
+    PlacedModel,
+    place_experts,
+)
+from penstock.recommend.cards import GB, LEAST_FIGURE, MOST_FIGURE, Accelerator
+from penstock_planning.simulate.cost import StepCost
+
+CONTEXT = 4096
+"""Tokens that there is to be room for, at least."""
+STREAMS, PROMPT = 32, 2048
+"""Sequences, and tokens of a prompt, up to which costs are linear."""
+
+
+def parse_host(text: str) -> HostFigures:
+    """`bandwidth=60,threads=16,memory=64`. Raises InvalidRequest."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    try:
+        given = {name.strip(): float(value) for name, _, value in pairs}
+        if not all(LEAST_FIGURE <= value <= MOST_FIGURE for value in given.values()):
+            raise ValueError
+        return msgspec.convert(given, HostFigures, strict=False)
+    except (ValueError, msgspec.ValidationError):
+        raise InvalidRequest(
+            f"--host {text[:80]!r}: it takes bandwidth=60,threads=16,memory=64 (GB/s at which its "
+            "memory is read, threads that compute, GB for experts)",
+            param="host",
+        ) from None
+
+
+def placed_model(known: Description, config: ModelConfig) -> PlacedModel | None:
+    """Returns what estimates go by; None for a model without experts. All weights count as many
+    bytes as they have on average."""
+    if known.experts is None or not known.parameters:
+        return None
+    layers = [each for each, count in enumerate(expert_counts(config)) if count]
+    feed_forward = config.layer(layers[-1]).feed_forward
+    spec, each = feed_forward.experts, known.size / known.parameters
+    if spec is None:
+        return None
+    matrices = 3 if feed_forward.gated else 2
+    width = spec.width(config.hidden_size)
+    weights = matrices * width * spec.inner
+    shape = ExpertShape(
+        layers=len(layers),
+        count=spec.count,
+        active=spec.active,
+        nbytes=round(each * weights),
+        weights=weights,
+        width=width,
+        shared=round(each * matrices * config.hidden_size * spec.shared_inner),
+    )
+    rest = max(0, known.size - shape.size)
+    return PlacedModel(config.num_layers, rest, rest, known.kv_bytes_per_token, shape)
+
+
+@dataclass(frozen=True)
+class BesidePlan:
+    """A step's cost, and where experts are."""
+
+    cost: StepCost
+    placed: ExpertsPlaced
+    blocks: int
+    """KV blocks that fit."""
+    words: str
+
+
+def beside_plan(
+    model: PlacedModel, card: Accelerator, host: HostFigures, words: str, block_size: int
+) -> BesidePlan:
+    """Returns the estimate. `words`: auto, all, or a number of layers. Raises InvalidRequest for
+    other words, and for what doesn't fit."""
+    most = model.experts.layers
+    if words not in ("auto", "all") and not (words.isdecimal() and int(words) <= most):
+        raise InvalidRequest(
+            f"--cpu-experts is {words[:80]!r}; allowed are 0 to {most}, the number of layers with "
+            "experts, all, and auto",
+            param="cpu_experts",
+        )
+    placed = place_experts(model, card, host, CONTEXT, words)
+    if not placed.fits:
+        lacking = [
+            f"the {name} lacks {missing / GB:,.1f} GB"
+            for name, missing in (("card", placed.card_missing), ("host", placed.host_missing))
+            if missing
+        ]
+        raise InvalidRequest(
+            f"--cpu-experts is {words}, with {placed.on_host} of {most} layers' experts on the "
+            f"host: {' and '.join(lacking)}",
+            param="cpu_experts",
+        )
+    room, beside = placed.room, BesideCard(model, card, host, placed.on_host)
+    on_card = round((most - placed.on_host) * model.experts.count * model.experts.nbytes)
+    left = room.usable - room.steps - room.rest - room.copies - on_card
+    return BesidePlan(
+        cost=_cost(beside),
+        placed=placed,
+        blocks=max(1, min(10_000_000, left // max(1, model.kv_per_token * block_size))),
+        words=f"experts of {placed.on_host} of {most} layers on the host ({host.bandwidth:,.0f} "
+        f"GB/s, {host.threads} threads, {card.link:,.0f} GB/s to it); linear between 1 and "
+        f"{STREAMS} sequences, and up to prompts of {PROMPT:,} tokens",
+    )
+
+
+def _cost(beside: BesideCard) -> StepCost:
+    """Returns chords of what steps take: by sequences, as these need more experts one after
+    another, and by a prompt's tokens."""
+    one, many, prompt = (
+        1000 * beside.step(tokens, sequences, 0).whole
+        for tokens, sequences in ((1, 1), (STREAMS, STREAMS), (PROMPT, 1))
+    )
+    token = max(0.0, (prompt - one) / (PROMPT - 1))
+    sequence = max(0.0, (many - one) / (STREAMS - 1) - token)
+    context = 1024
+    read = 1000 * (beside.step(1, 1, context).whole - beside.step(1, 1, 0).whole) / context
+    return StepCost(
+        base_ms=max(0.0, one - token - sequence - beside.card.overhead),
+        token_ms=token,
+        sequence_ms=sequence,
+        read_ms=max(0.0, read),
+        overhead_ms=beside.card.overhead,
+    )

@@ -1,0 +1,116 @@
+"""Plans of a mixture of experts on a card and its host."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.config.settings import EngineConfig
+from penstock.errors import InvalidRequest
+from penstock.recommend.beside_card import BesideCard, HostFigures, place_experts
+from penstock.recommend.beside_fits import placed_model as of_release
+from penstock.recommend.cards import DEVICES
+from penstock.recommend.releases import RELEASES
+from penstock_planning.plan.beside import STREAMS, beside_plan, parse_host, placed_model
+from penstock_planning.plan.command import PlanRequest, plan_of
+from tests.worker.models.family_cases import read
+
+HOST = HostFigures(bandwidth=60, threads=16, memory=60)
+RELEASE = next(each for each in RELEASES if "120b" in each.name)
+MODEL = of_release(RELEASE)
+
+
+def test_costs_are_those_of_the_steps_that_they_go_through() -> None:
+    """One sequence, and STREAMS."""
+    card = DEVICES["4090"]
+    found = beside_plan(MODEL, card, HOST, "auto", 16)
+    on_host = place_experts(MODEL, card, HOST, 4096).on_host
+    beside = BesideCard(MODEL, card, HOST, on_host)
+    for streams in (1, STREAMS):
+        seconds = beside.step(streams, streams, 0).whole
+        assert found.cost.seconds(streams, streams, 0) == pytest.approx(seconds)
+    assert 28 <= on_host < 36
+    assert f"experts of {on_host} of 36 layers on the host" in found.words
+    assert found.blocks > 1000
+
+
+@pytest.mark.parametrize("words", ["37", "-1", "some", ""])
+def test_other_words_are_refused(words: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"allowed are 0 to 36, .* all, and auto"):
+        beside_plan(MODEL, DEVICES["4090"], HOST, words, 16)
+
+
+def test_what_does_not_fit_says_what_is_lacking() -> None:
+    small = msgspec.structs.replace(HOST, memory=10)
+    with pytest.raises(InvalidRequest, match=r"28 of 36 layers' .*: the host lacks 45\.\d GB"):
+        beside_plan(MODEL, DEVICES["4090"], small, "auto", 16)
+    with pytest.raises(InvalidRequest, match=r"0 of 36 layers' .*: the card lacks \d+\.\d GB"):
+        beside_plan(MODEL, DEVICES["4090"], HOST, "0", 16)
+
+
+def test_a_hosts_figures() -> None:
+    assert parse_host("bandwidth=60, threads=16,memory=60") == HOST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "60", "bandwidth=60,threads=16", "bandwidth=60,threads=0.5,memory=1"),
+        *("bandwidth=nan,threads=1,memory=1", "bandwidth=1,threads=1,memory=1,price=2"),
+    ],
+)
+def test_other_figures_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="it takes bandwidth=60,threads=16,memory=64"):
+        parse_host(text)
+
+
+def test_a_models_shape_is_its_configurations() -> None:
+    """Two bytes a weight. GLM 4.5's first layer has no experts, the others a shared one."""
+    config = read("glm45")
+    known: Any = SimpleNamespace(
+        experts=object(), parameters=10**6, size=2 * 10**6, kv_bytes_per_token=96
+    )
+    found = placed_model(known, config)
+    assert found is not None
+    hidden, shape = config.hidden_size, found.experts
+    assert (shape.layers, shape.count, shape.active) == (config.num_layers - 1, 8, 3)
+    assert (shape.weights, shape.nbytes) == (3 * hidden * 32, 2 * 3 * hidden * 32)
+    assert (shape.width, shape.shared) == (hidden, shape.nbytes)
+    assert found.rest == 2 * 10**6 - shape.layers * 8 * shape.nbytes
+    dense: Any = SimpleNamespace(experts=None, parameters=10**6)
+    assert placed_model(dense, read("llama-yarn")) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"placed": None}, "--cpu-experts needs a model with experts"),
+        ({"host": None}, "--cpu-experts needs --host, as in bandwidth=60"),
+    ],
+)
+def test_a_plan_says_what_it_lacks(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        plan_of(msgspec.structs.replace(asked(), **change), EngineConfig())
+
+
+def asked() -> PlanRequest:
+    known: Any = SimpleNamespace(name="gpt-oss-120b")
+    return PlanRequest(
+        slo="ttft_p95=60s",
+        rate=0.02,
+        requests=20,
+        device="4090",
+        model=known,
+        placed=MODEL,
+        cpu_experts="auto",
+        host="bandwidth=60,threads=16,memory=60",
+    )
+
+
+def test_a_plan_says_where_experts_are() -> None:
+    plan = plan_of(asked(), EngineConfig())
+    assert plan.cores == 1
+    assert "gpt-oss-120b on 4090, experts of 28 of 36 layers on the host" in plan.steps
