@@ -27,6 +27,7 @@ from penstock_worker.loading.pooling import require_encoder
 from penstock_worker.loading.tensors import cpu_bytes, refusal
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice, Finding
+from penstock_worker.machine.expert_check import experts_beside_card
 from penstock_worker.machine.memory import free_memory
 from penstock_worker.machine.start_check import examine_start
 from penstock_worker.media.memory import held_bytes, load_bytes, media_rows
@@ -97,6 +98,7 @@ def examine_model(
     refused = refusal(prepared)
     held = None if refused else cpu_bytes(prepared)
     findings.append(_memory(about, prepared.config, held))
+    findings += experts_beside_card(about)
     findings += _placement(prepared)
     if isinstance(prepared.config, TransformersConfig):
         said = refused or f"has {prepared.config.architecture}"

@@ -1,0 +1,1 @@
+"""What a card and its host should serve together, by arithmetic."""
