@@ -145,6 +145,7 @@ def _assumptions() -> str:
     return (
         "## Assumptions\n\nRouters choose all experts evenly: real ones prefer some, of which a "
         "step then reads fewer. Sizes are those of the CPU's kernels; Qwen3.6-35B-A3B has the "
-        "shape of Qwen3.5-35B-A3B. While one buffer of experts is copied, the card computes with the other."
+        "shape of Qwen3.5-35B-A3B. While one buffer of experts is copied, the card computes with "
+        "the other."
         "\n\n" + markdown_table(["assumption", ""], rows) + "\n\n" + markdown_table(heads, cards)
     )
