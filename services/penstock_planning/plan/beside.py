@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.errors import InvalidRequest
 from penstock.model.config import ModelConfig
-from penstock.model.expert_places import expert_counts
+from penstock.model.expert_places import expert_counts, number_of
 from penstock.prepare.describe import Description
 from penstock.recommend.beside_card import (
     BesideCard,
@@ -86,7 +86,7 @@ def beside_plan(
     """Returns the estimate. `words`: auto, all, or a number of layers. Raises InvalidRequest for
     other words, and for what doesn't fit."""
     most = model.experts.layers
-    if words not in ("auto", "all") and not (words.isdecimal() and int(words) <= most):
+    if words not in ("auto", "all") and not 0 <= number_of(words) <= most:
         raise InvalidRequest(
             f"--cpu-experts is {words[:80]!r}; allowed are 0 to {most}, the number of layers with "
             "experts, all, and auto",

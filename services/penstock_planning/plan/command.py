@@ -188,8 +188,15 @@ def _steps(asked: PlanRequest, config: EngineConfig) -> StepSource:
             "estimate)",
             param="step_cost",
         )
+    if asked.cpu_experts == "off" and asked.host is not None:
+        raise InvalidRequest("--host is of no use without --cpu-experts", param="host")
     if asked.device is not None:
         return _estimated(asked, config)
+    if asked.cpu_experts != "off":
+        raise InvalidRequest(
+            "--cpu-experts needs --device: --step-cost has the cost of a step as it was measured",
+            param="cpu_experts",
+        )
     given = asked.step_cost or ""
     if "=" in given:
         return StepSource(cost=parse(given), words=f"given, {given}")

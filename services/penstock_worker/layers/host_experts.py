@@ -121,7 +121,11 @@ class HostLane:
 
         def run() -> SideMark:
             with self.side.queueing(after):
-                work()
+                try:
+                    work()
+                except BaseException:
+                    self.side.mark().synchronize()  # What it has queued may write memory of others.
+                    raise
                 return self.side.mark()
 
         if self._threads is None:

@@ -20,7 +20,7 @@ from penstock.errors import StartupError
 from penstock.model.expert_room import experts_together
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.triton.experts.level_products import expert_levels
-from penstock_kernels.triton.experts.packed_tiles import unpacked
+from penstock_kernels.triton.experts.packed_tiles import table_of, unpacked
 from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.matmul_tiles import EXPERTS
@@ -47,7 +47,7 @@ class ExpertBuffers:
     turn: while one is computed with, the next one is filled."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._size = 0
         self._turn = 0
 
@@ -62,11 +62,11 @@ class ExpertBuffers:
 
     @cached_property
     def _side(self) -> SideQueue:
-        return side_queue(self._device)
+        return side_queue(self.device)
 
     @cached_property
     def _slots(self) -> tuple[_Slot, _Slot]:
-        return _Slot(self._size, self._device), _Slot(self._size, self._device)
+        return _Slot(self._size, self.device), _Slot(self._size, self.device)
 
     def allocate(self) -> None:
         """Takes the memory."""
@@ -141,6 +141,11 @@ class StreamedExperts:
         return self.gates, self.ups, self.downs
 
     @cached_property
+    def _tables(self) -> tuple[Tensor | None, ...]:
+        """Of levels, for gates, ups and downs."""
+        return tuple(table_of(kind[0].struct.kind, self.buffers.device) for kind in self._kinds)
+
+    @cached_property
     def _bytes(self) -> int:
         """Of an expert."""
         return sum(len(piece) for piece in self._pieces((0,)))
@@ -207,15 +212,16 @@ class StreamedExperts:
         """Returns gates, ups and downs of `count` experts with their biases, [experts, outputs]
         float32. `memory`: as `_pieces` gives it."""
         found, at = [], 0
-        for matrix, *_ in self._kinds:
+        for (matrix, *_), table in zip(self._kinds, self._tables, strict=True):
             end = at + count * matrix.size
             struct, bias = matrix.struct, None
             tiles = memory[at:end].view(count, matrix.size)
-            weights = unpacked(tiles, struct.kind, struct.outputs, struct.inputs)
+            weights = unpacked(tiles, struct.kind, struct.outputs, struct.inputs, table)
             if matrix.bias is not None:
                 at, end = end, end + count * matrix.bias.nbytes
                 added = memory[at:end].view(torch.float32).view(count, -1)
-                bias = added[:, : struct.outputs].contiguous()
+                # A copy, as weights are: the buffer is filled again before they are computed with.
+                bias = added[:, : struct.outputs].clone()
             found.append((weights, bias))
             at = end
         return found
@@ -223,13 +229,14 @@ class StreamedExperts:
 
 @dataclass(frozen=True)
 class PairsByPlace:
-    """Pairs of a row and one of its experts, in the order of the experts that are copied, and then
-    those of the others. Pair p belongs to row p // active."""
+    """Pairs of a row and one of its experts: those of the experts that are copied, then those of
+    the others, of each expert together, so that its weights are read once for them. Pair p belongs
+    to row p // active."""
 
     pairs: Tensor
     """[pairs] int64 on the device."""
     numbers: Tensor
-    """The place of each one's expert in that order, [pairs] int64; of all others, behind them."""
+    """The place of each one's expert in that order, [pairs] int64."""
     copied: tuple[int, ...]
     """Experts that are copied, ascending."""
     ends: tuple[int, ...]
@@ -239,8 +246,9 @@ class PairsByPlace:
     def of(chosen: Tensor, counts: np.ndarray, threshold: int) -> PairsByPlace:
         """`chosen`: [rows, active] int32. `counts`: rows of each expert, [experts]."""
         copied = np.flatnonzero(counts >= threshold)
-        places = np.full(len(counts), len(copied))
-        places[copied] = np.arange(len(copied))
+        order = np.concatenate((copied, np.flatnonzero(counts < threshold)))
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
         of_pairs = torch.from_numpy(places).to(chosen.device)[chosen.flatten().long()]
         numbers, pairs = of_pairs.sort(stable=True)
         ends = tuple(np.cumsum(counts[copied]).tolist())

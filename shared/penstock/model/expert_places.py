@@ -9,6 +9,9 @@ from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.dealing import deal
 
+MOST_DIGITS = 6
+"""Of a number of layers in words: Python reads long ones slowly, and refuses the longest."""
+
 
 @dataclass(frozen=True, order=True)
 class ExpertPlace:
@@ -78,6 +81,11 @@ def parallel_places(config: ModelConfig, ranks: int) -> ExpertPlaces:
     return dealt(config, ranks)
 
 
+def number_of(words: str) -> int:
+    """Returns a number of layers; -1 for words that are none."""
+    return int(words) if words.isdecimal() and len(words) <= MOST_DIGITS else -1
+
+
 def host_places(config: ModelConfig, layers: str) -> ExpertPlaces:
     """Returns the table of a model on one card whose host has the experts of some layers.
 
@@ -88,7 +96,7 @@ def host_places(config: ModelConfig, layers: str) -> ExpertPlaces:
     most = sum(count > 0 for count in counts)
     if not most:
         raise StartupError(f"cpu_experts is {layers}; the model has no experts")
-    wanted = most if layers == "all" else int(layers) if layers.isdecimal() else -1
+    wanted = most if layers == "all" else number_of(layers)
     if not 0 <= wanted <= most:
         raise StartupError(
             f"cpu_experts is {layers!r}; allowed are 0 to {most}, the number of layers with "

@@ -8,7 +8,7 @@ import torch
 
 from penstock_kernels.cpu.matrix import SOURCES
 from penstock_kernels.triton.experts.level_products import LEVEL_TYPES, expert_levels
-from penstock_kernels.triton.experts.packed_tiles import FORMS, unpacked
+from penstock_kernels.triton.experts.packed_tiles import FORMS, table_of, unpacked
 from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.matmul_tiles import EXPERTS_FEW
 from penstock_kernels.triton.rowwise.row_levels import row_levels
@@ -28,7 +28,8 @@ def test_products_have_the_bits_of_the_files_blocks(kind: str, outputs: int) -> 
     sources = [random_source(kind, outputs, inputs, seed) for seed in range(EXPERTS)]
     packed = [each.packed() for each in sources]
     tiles = torch.from_numpy(np.stack([each.tiles for each in packed])).to(DEVICE)
-    found = unpacked(tiles, packed[0].struct.kind, outputs, inputs)
+    held = packed[0].struct.kind
+    found = unpacked(tiles, held, outputs, inputs, table_of(held, tiles.device))
     x = np.random.default_rng(5).standard_normal((ROWS, inputs)).astype(np.float32)
     levels = row_levels(torch.from_numpy(x).to(DEVICE))
     chosen = (torch.arange(ROWS, dtype=torch.int32, device=DEVICE) % EXPERTS)[:, None]

@@ -89,6 +89,9 @@ def test_a_models_shape_is_its_configurations() -> None:
     [
         ({"placed": None}, "--cpu-experts needs a model with experts"),
         ({"host": None}, "--cpu-experts needs --host, as in bandwidth=60"),
+        ({"cpu_experts": "off"}, "--host is of no use without --cpu-experts"),
+        ({"cpu_experts": "9" * 5000}, "allowed are 0 to 36, the number of layers"),
+        ({"device": None, "step_cost": "a=1"}, "--cpu-experts needs --device"),
     ],
 )
 def test_a_plan_says_what_it_lacks(change: dict[str, Any], words: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from penstock_kernels.cpu import library
 from penstock_worker.layers.feed_forward import MixtureOfExperts
 from penstock_worker.layers.host_experts import HostLane
 from penstock_worker.layers.parts import ExpertsAtOnce
+from penstock_worker.layers.streamed_experts import PairsByPlace
+from penstock_worker.metrics.hand_over import HandOverCounts
 from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.tensors import CPU, CUDA
 from tests.worker.cuda.simulated.torch_cuda import simulated
@@ -85,15 +88,28 @@ def test_the_host_has_what_it_reads_until_it_is_done() -> None:
     assert told.heard == ["begin", "finish"]
 
 
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [("gpt-oss", {"num_local_experts": 8}), ("glm45", {})],
+    ids=["gpt-oss", "glm45"],
+)
 @pytest.mark.parametrize("threshold", [3, 1_000_000])
 @pytest.mark.parametrize("pace", [None, 1])
 def test_a_card_that_is_late_computes_the_same(
-    pace: int | None, threshold: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pace: int | None,
+    threshold: int,
+    case: str,
+    sizes: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two layers, one behind the other, over more rows than go down at a time."""
+    """Two layers, one after the other, over more rows than go down at a time. gpt-oss has biases,
+    which are copied with the weights, and more experts than two buffers are filled with before the
+    host waits."""
     monkeypatch.setattr("penstock_worker.layers.host_experts.MOST_ROWS", 8)
     monkeypatch.setattr("penstock.model.expert_room.BUFFER_BYTES", 1)
-    model = written(tmp_path / "model.gguf", "glm45", *MIXTURES["glm45"])
+    kind, own = MIXTURES[case]
+    model = written(tmp_path / "model.gguf", case, kind, {**own, **sizes})
     numbers = with_experts(model.config)[:2]
     random = torch.Generator().manual_seed(3)
     rows = torch.randn(20, model.config.hidden_size, generator=random).bfloat16()
@@ -113,6 +129,34 @@ def test_a_card_that_is_late_computes_the_same(
         found = computed(CUDA)
     assert wanted.isfinite().all()
     assert torch.equal(found, wanted)
+
+
+def test_rows_of_an_expert_go_to_the_host_together() -> None:
+    """Of those that aren't copied: the expert's weights are read once for them."""
+    chosen = torch.tensor([[3, 1], [0, 1], [3, 2], [0, 1], [2, 1]], dtype=torch.int32)
+    counts = np.bincount(chosen.flatten(), minlength=4)
+    division = PairsByPlace.of(chosen, counts, 4)
+    assert division.copied == (1,)
+    assert chosen.flatten()[division.pairs].tolist() == [1, 1, 1, 1, 0, 0, 2, 2, 3, 3]
+    assert division.rest.tolist() == [2, 6, 5, 8, 0, 4]
+
+
+def test_work_that_fails_leaves_nothing_queued() -> None:
+    """Its memory is given to others then."""
+    device = Device(GIB)
+    with simulated(device), torch.inference_mode():
+        lane = HostLane(CUDA, HandOverCounts())
+        source, target = torch.ones(4, pin_memory=True), torch.zeros(4, device=CUDA)
+
+        def work() -> None:
+            target.copy_(source, non_blocking=True)
+            raise ValueError("worn out")
+
+        with pytest.raises(ValueError, match="worn out"):
+            lane.begin(work)()
+        _, *others = device.streams
+        assert others
+        assert all(stream.done == stream.end for stream in others)
 
 
 def test_estimates_have_the_workers_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,11 +93,22 @@ FORMS = {
 """Kinds that level_products.LEVEL_TYPES are packed as."""
 
 
-def unpacked(tiles: Tensor, kind: int, outputs: int, inputs: int) -> GGUFWeights:
+def table_of(kind: int, device: torch.device) -> Tensor | None:
+    """Returns the levels that a kind's bytes stand for, [16] uint8; None for a kind without a
+    table. The host waits for the copy, so it is made once."""
+    table = FORMS[MatrixKind(kind)].table
+    return torch.tensor(table, dtype=torch.uint8, device=device) if table else None
+
+
+def unpacked(
+    tiles: Tensor, kind: int, outputs: int, inputs: int, table: Tensor | None
+) -> GGUFWeights:
     """Returns the matrices of several experts, [experts * outputs, inputs], on the tiles' device.
+    The host waits for nothing.
 
     `tiles`: [experts, bytes] uint8, of each expert those of one matrix, as PackedMatrix has them.
     `kind`: of the matrices, a key of FORMS.
+    `table`: `table_of` the kind.
     """
     form = FORMS[MatrixKind(kind)]
     groups = inputs // GROUP
@@ -108,7 +119,7 @@ def unpacked(tiles: Tensor, kind: int, outputs: int, inputs: int) -> GGUFWeights
     count = form.scales
     return GGUFWeights(
         form.layout,
-        levels=_by_group(_levels(levels, form), outputs),
+        levels=_by_group(_levels(levels, form, table), outputs),
         high=None,
         scales=_by_part(numbers[..., :count, :], outputs),
         minima=_by_part(numbers[..., count:, :], outputs) if form.minima else None,
@@ -117,7 +128,7 @@ def unpacked(tiles: Tensor, kind: int, outputs: int, inputs: int) -> GGUFWeights
     )
 
 
-def _levels(packed: Tensor, form: TileForm) -> Tensor:
+def _levels(packed: Tensor, form: TileForm, table: Tensor | None) -> Tensor:
     """Maps a group's bytes, [experts, tiles, groups, bytes] uint8, to levels, [experts, tiles,
     groups, 16 outputs, 32] int8."""
     low = 8 if form.bits == 8 else 4 if form.bits >= 4 else 2
@@ -127,8 +138,8 @@ def _levels(packed: Tensor, form: TileForm) -> Tensor:
     if more:
         rest = packed[..., VECTOR * low :].unflatten(-1, (more, 1, VECTOR))
         found = found | (_pieces(rest, more, VECTORS // more).flatten(-3, -2) << low)
-    if form.table:
-        found = torch.tensor(form.table, dtype=torch.uint8, device=found.device)[found.int()]
+    if table is not None:
+        found = table[found.int()]
     # Bytes wrap around: a difference of two has the bits of the signed number that it stands for.
     signed = (found - form.less).view(torch.int8)
     return signed.unflatten(-1, (LANES, 4)).transpose(-3, -2).flatten(-2)
