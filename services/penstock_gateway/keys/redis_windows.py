@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from limits.aio.storage import RedisStorage
@@ -19,10 +19,20 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import NoScriptError
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
 
 from penstock.errors import StartupError
 from penstock.metrics.histogram import Histogram
+from penstock_gateway.keys.shared_windows import CountFailed
 from penstock_gateway.keys.windows import MINUTE, NO_LIMIT, LimitCheck, LimitState, Window
 
 CONNECTIONS = 4
@@ -31,6 +41,19 @@ what is asked waits, and goes together."""
 MOST_COMMANDS = 1024
 """Commands of one pipeline."""
 ROUND_TRIPS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+
+OUTAGES = (
+    ClusterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
+"""Answers that are errors of the whole Redis, not of one key."""
+OUTAGE_WORDS = ("MISCONF", "NOREPLICAS", "BUSY", "READONLY", "OOM")
+"""So are those with one of these words, which the client has no class for, or not in a script."""
 
 
 class _Asked(NamedTuple):
@@ -148,28 +171,51 @@ class RedisWindows:
 
     async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]:
         """A state for each check, in one round trip. Raises an exception of the client where Redis
-        doesn't answer."""
+        doesn't answer, and CountFailed where it has an error for one of the keys."""
         storage = self._storage
         waits: list[Awaitable[Any]] = []
         for name, limit, amount in checks:
             if amount:
                 waits.append(storage.acquire_sliding_window_entry(name, limit, MINUTE, amount))
             waits.append(storage.get_sliding_window(name, MINUTE))
-        answers = iter(await asyncio.gather(*waits))
+        got = await asyncio.gather(*waits, return_exceptions=True)
+        errors = [_error(each) for each in got if isinstance(each, BaseException)]
+        if errors:
+            raise min(errors, key=lambda each: isinstance(each, CountFailed))
+        answers: Iterator[Any] = iter(got)
         return [
             LimitState(not check.amount or next(answers), _window(*next(answers)))
             for check in checks
         ]
 
-    async def add(self, amounts: dict[str, int]) -> None:
-        """Counts them come what may, in one round trip. Raises as `check` does."""
+    async def add(self, amounts: dict[str, int]) -> dict[str, Exception]:
+        """Counts them come what may, in one round trip. Returns the errors, by name."""
         take = self._storage.acquire_sliding_window_entry
-        await asyncio.gather(
-            *(take(name, NO_LIMIT, MINUTE, amount) for name, amount in amounts.items())
-        )
+        waits = (take(name, NO_LIMIT, MINUTE, amount) for name, amount in amounts.items())
+        got = await asyncio.gather(*waits, return_exceptions=True)
+        return {
+            name: _error(each)
+            for name, each in zip(amounts, got, strict=True)
+            if isinstance(each, BaseException)
+        }
 
     async def close(self) -> None:
         await self.client.close()
+
+
+def _error(error: BaseException) -> Exception:
+    """CountFailed for what is wrong with one key only."""
+    if isinstance(error, AskError):  # MOVED is one, too.
+        return CountFailed(
+            "Redis is a cluster, which isn't supported: --rate-limit-storage needs a Redis that "
+            "keeps all keys"
+        )
+    if not isinstance(error, Exception):
+        raise error
+    is_outage = isinstance(error, OUTAGES) or any(word in str(error) for word in OUTAGE_WORDS)
+    if is_outage or not isinstance(error, ResponseError):
+        return error
+    return CountFailed(f"Redis has an error for its key: {error}")
 
 
 def _window(before: int, before_left: float, now: int, left: float) -> Window:

@@ -36,12 +36,19 @@ MOST_KEPT = 131_072
 """Amounts that are kept, one for each count and slot."""
 
 
+class CountFailed(Exception):
+    """A storage that works can't count this one. Its text says why."""
+
+
 class Storage(Protocol):
     """Windows of several processes. Its methods raise any exception where it doesn't answer."""
 
-    async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]: ...
+    async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]:
+        """Raises CountFailed where only some of the counts failed, and never will be counted."""
 
-    async def add(self, amounts: dict[str, int]) -> None: ...
+    async def add(self, amounts: dict[str, int]) -> dict[str, Exception]:
+        """Returns the errors of those that weren't counted, by name: CountFailed, or what says
+        that the storage doesn't answer."""
 
     async def close(self) -> None: ...
 
@@ -101,6 +108,7 @@ class SharedWindows:
         self._settling = False
         self._one_settles = asyncio.Lock()
         self._logged_at = float("-inf")
+        self._told_at = float("-inf")
         self.down = False
         """Whether the storage isn't asked, as it didn't answer."""
 
@@ -119,6 +127,12 @@ class SharedWindows:
         if not self.down:
             try:
                 states = await self._storage.check(checks)
+            except CountFailed as error:
+                self._tell_failed_count(error)
+                if self._fallback is None:
+                    raise StorageDown from error
+                # The others of these counts were counted there.
+                return [self._fallback.take(each) for each in checks]
             except Exception as error:
                 self._failed(error)
             else:
@@ -172,13 +186,40 @@ class SharedWindows:
                 if not amounts:
                     return
                 try:
-                    await self._storage.add(amounts)
+                    errors = await self._storage.add(amounts)
                 except BaseException as error:
                     self._unsettled.put_back(number, amounts)
                     if not isinstance(error, Exception):
                         raise
                     self._failed(error)
                     return
+                if not self._is_settled(number, amounts, errors):
+                    return
+
+    def _is_settled(
+        self, number: int, amounts: dict[str, int], errors: dict[str, Exception]
+    ) -> bool:
+        """Whether all of a slot's amounts were counted, or never will be; the others are kept."""
+        outage: Exception | None = None
+        again: dict[str, int] = {}
+        for name, error in errors.items():
+            if isinstance(error, CountFailed):
+                self._unsettled.lost += amounts[name]
+                self._tell_failed_count(error)
+            else:
+                again[name] = amounts[name]
+                outage = error
+        if outage is None:
+            return True
+        self._unsettled.put_back(number, again)
+        self._failed(outage)
+        return False
+
+    def _tell_failed_count(self, error: CountFailed) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= LOG_EVERY:
+            self._told_at = now
+            log.error("the storage of rate limits can't count a limit", reason=str(error))
 
     def _failed(self, error: Exception) -> None:
         if self.down:
@@ -196,8 +237,10 @@ class SharedWindows:
 
     async def _probe(self, *, logged: bool) -> None:
         """Asks until there is an answer, which counts something: a storage that may only be read is
-        no help. logged: whether the log has a line about it."""
+        no help. It doesn't ask at once: a storage that fails for some counts only would be asked
+        again and again. logged: whether the log has a line about it."""
         since = time.monotonic()
+        await asyncio.sleep(PROBE_EVERY)
         while not await self._answers():
             await asyncio.sleep(PROBE_EVERY)
         self.down = False
@@ -208,11 +251,13 @@ class SharedWindows:
 
     async def _answers(self) -> bool:
         try:
-            await self._storage.add({"probe": 1})
-        except Exception as error:
-            log.debug("the storage of rate limits is still away", reason=repr(error))
-            return False
-        return True
+            error = (await self._storage.add({"probe": 1})).get("probe")
+        except Exception as raised:
+            error = raised
+        if error is None or isinstance(error, CountFailed):
+            return True
+        log.debug("the storage of rate limits is still away", reason=repr(error))
+        return False
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -11,12 +11,15 @@ import httpx
 import pytest
 import redis as client
 from limits.aio.storage import RedisStorage
+from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.metrics.families import Families
 from penstock_gateway.app import create_app
+from penstock_gateway.keys import redis_windows
 from penstock_gateway.keys.redis_windows import CONNECTIONS, RedisWindows
+from penstock_gateway.keys.shared_windows import CountFailed
 from penstock_gateway.keys.windows import MINUTE, LimitCheck
 from penstock_gateway.metrics.rate_limits import rate_limit_families
 from penstock_gateway.service import Service
@@ -134,6 +137,39 @@ async def test_an_answer_that_comes_too_late_is_nobodys(server: RedisServer) -> 
                 await asyncio.sleep(0.01)
     assert states[0].window.used == 2
     await storage.close()
+
+
+async def test_a_key_of_another_type_is_that_keys_error(server: RedisServer) -> None:
+    storage = RedisWindows(server.url, 30.0)
+    await storage.check(BOTH)
+    other = client.Redis.from_url(server.url)
+    keys = [each.decode() for each in other.keys("*")]
+    (mine,) = (each for each in keys if "requests/a" in each)
+    wrong = mine.replace("requests/a", "requests/b")
+    other.rpush(wrong, "no number")
+    errors = await storage.add({"requests/a": 1, "requests/b": 1})
+    assert set(errors) == {"requests/b"}
+    assert isinstance(errors["requests/b"], CountFailed)
+    with pytest.raises(CountFailed, match="error for its key"):
+        await storage.check([LimitCheck("requests/b", 10, 1)])
+    assert (await storage.check(BOTH))[0].window.used == 3
+    await storage.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_counts", "says"),
+    [
+        (MovedError("3999 127.0.0.1:6381"), True, "cluster, which isn't supported"),
+        (ResponseError("WRONGTYPE Operation against a key"), True, "WRONGTYPE"),
+        (ResponseError("MISCONF Redis is configured to save"), False, "MISCONF"),
+        (ReadOnlyError("You can't write"), False, "write"),
+        (client.ConnectionError("gone"), False, "gone"),
+    ],
+)
+def test_whose_error_it_is(error: Exception, is_counts: bool, says: str) -> None:
+    told = redis_windows._error(error)
+    assert isinstance(told, CountFailed) == is_counts
+    assert says in str(told)
 
 
 @pytest.mark.parametrize("uri", ["redis://user:secret@host", "redis://a:b:c/0"])

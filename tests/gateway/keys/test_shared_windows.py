@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock_gateway.keys import shared_windows, windows
-from penstock_gateway.keys.shared_windows import MINUTE, SLOT, SharedWindows, Unsettled
+from penstock_gateway.keys.shared_windows import MINUTE, SLOT, CountFailed, SharedWindows, Unsettled
 from penstock_gateway.keys.windows import (
     LastWindows,
     LimitCheck,
@@ -34,19 +34,26 @@ class Storage:
     def __init__(self) -> None:
         self.counted = ProcessWindows()
         self.asked = 0
+        self.added: list[set[str]] = []
+        self.errors: dict[str, Exception] = {}
         self.fails = False
+        self.failure: Exception | None = None
         self.answers = asyncio.Event()
         self.answers.set()
 
     async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]:
         self.asked += 1
         await self._answer()
+        if self.failure is not None:
+            raise self.failure
         return await self.counted.check(checks)
 
-    async def add(self, amounts: dict[str, int]) -> None:
+    async def add(self, amounts: dict[str, int]) -> dict[str, Exception]:
+        self.added.append(set(amounts))
         await self._answer()
-        for name, amount in amounts.items():
-            self.counted.add(name, amount)
+        for name in amounts.keys() - self.errors.keys():
+            self.counted.add(name, amounts[name])
+        return {name: self.errors[name] for name in amounts.keys() & self.errors.keys()}
 
     async def close(self) -> None:
         pass
@@ -135,6 +142,63 @@ async def test_output_that_could_not_be_counted_is_counted_when_it_is_back(fallb
     await back(shared)
     assert (await storage.used("tokens/a"), await storage.used("tokens/b")) == (307, 8)
     assert shared.lost == 0
+    await shared.close()
+
+
+async def test_one_count_that_fails_multiplies_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two names has its place on a shard that is down."""
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr(shared_windows.asyncio, "sleep", noted)
+    storage = Storage()
+    shared = SharedWindows(storage, "refuse")
+    storage.errors["tokens/b"] = ConnectionError("gone")
+    shared.add("tokens/a", 5)
+    shared.add("tokens/b", 7)
+    async with asyncio.timeout(30):
+        while len(storage.added) < 6:
+            await sleep(0.001)
+    assert storage.added[:5] == [
+        {"tokens/a", "tokens/b"},
+        {"probe"},
+        {"tokens/b"},
+        {"probe"},
+        {"tokens/b"},
+    ]
+    assert slept.count(shared_windows.PROBE_EVERY) >= storage.added.count({"probe"})
+    storage.errors.clear()
+    await back(shared)
+    assert (await storage.used("tokens/a"), await storage.used("tokens/b")) == (5, 7)
+    assert shared.lost == 0
+    await shared.close()
+
+
+@pytest.mark.parametrize("fallback", ["refuse", "local"])
+async def test_a_count_with_an_error_of_its_own_is_no_outage(fallback: str) -> None:
+    storage = Storage()
+    shared = SharedWindows(storage, fallback)  # type: ignore[arg-type]
+    storage.errors["tokens/b"] = CountFailed("of another type")
+    shared.add("tokens/a", 5)
+    shared.add("tokens/b", 7)
+    async with asyncio.timeout(30):
+        while shared.uncounted:
+            await asyncio.sleep(0.001)
+    assert storage.added == [{"tokens/a", "tokens/b"}]
+    assert (await storage.used("tokens/a"), shared.lost, shared.down) == (5, 7, False)
+    storage.failure = CountFailed("of another type")
+    if fallback == "refuse":
+        with pytest.raises(StorageDown):
+            await shared.check(ONE)
+    else:
+        assert [(await shared.check(ONE))[0].allowed for _ in range(4)] == [True] * 3 + [False]
+    assert (shared.down, shared.uncounted) == (False, 0)
+    storage.failure = None
+    assert (await shared.check(ONE))[0].allowed
     await shared.close()
 
 
