@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.holds import Holds, held
-from penstock_gateway.storage.response_records import ResponseRecords, store_response
+from penstock_gateway.storage.response_records import ResponseRecords
 from penstock_gateway.storage.tables import background, responses
 
 
@@ -126,7 +126,7 @@ class BackgroundRecords:
             if origin:
                 whose = update(background).where(*_one(work.owner, work.id))
                 connection.execute(whose.values(origin=origin))
-            store_response(connection, work.owner, work.id, response)
+            self._kept.replace(connection, work.owner, work.id, response)
             return True
 
         return await self._database.run(showing)

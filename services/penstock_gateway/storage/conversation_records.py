@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -248,13 +249,15 @@ class ConversationRecords:
     ) -> None:
         """Removes those of the owner's that weren't used for longest and are too many, or too large
         together. items: that were added."""
-        if not self._tally.is_due(owner, sum(each.size for each in items)):
+        due = self._tally.grow(owner, sum(each.size for each in items))
+        if due is None:
             return
         oldest, most, size = conversations.c.used_at, self._most, self._most_bytes
         for gone in surplus(
             connection, conversations, owner, oldest, latest, most=most, most_bytes=size
         ):
             _remove(connection, owner, gone)
+        self._database.after_commit(connection, partial(self._tally.counted, owner, due))
 
     def _used(self) -> dict[str, float]:
         now = time.time()

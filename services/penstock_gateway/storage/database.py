@@ -65,6 +65,8 @@ LOG_EVERY = 60.0
 RESERVE = 1 << 20
 """Bytes of a file beside SQLite's that is given up where the disk is full, so that what makes room
 has room itself for its journal."""
+AFTERWARDS = "penstock: after the commit"
+"""What is to be done then, beside a connection."""
 _LAYOUT_LOCK = 0x70656E73
 """Key of the PostgreSQL advisory lock of who makes the tables."""
 _OWNER_LOCK = 0x70656E74
@@ -157,6 +159,10 @@ class Database:
             lock = text("SELECT pg_advisory_xact_lock(:space, hashtext(:owner))")
             connection.execute(lock, {"space": _OWNER_LOCK, "owner": owner})
 
+    def after_commit(self, connection: Connection, then: Callable[[], None]) -> None:
+        """Does something once the transaction that runs there is done; nothing where it fails."""
+        connection.info[AFTERWARDS].append(then)
+
     def close(self) -> None:
         """Ends the threads; nothing runs any more afterwards."""
         self._threads.shutdown()
@@ -208,8 +214,13 @@ class Database:
     def _transact(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
         with self._engine.connect() as connection:
             connection = connection.execution_options(reading=kind == "read")
+            afterwards: list[Callable[[], None]] = []
+            connection.info[AFTERWARDS] = afterwards
             with connection.begin():
-                return work(connection)
+                done = work(connection)
+            for then in afterwards:
+                then()
+            return done
 
     def _transact_again(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
         """Where PostgreSQL ended a transaction since it and another waited for each other, it did

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, insert, select, update
 
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.storage.chains import MAX_LINKS, BrokenChain, UnfitChain
 from penstock_gateway.storage.database import Database
-from penstock_gateway.storage.room import Tally, surplus
+from penstock_gateway.storage.room import Growth, Tally, surplus
 from penstock_gateway.storage.tables import background, responses
 
 
@@ -64,17 +65,38 @@ class ResponseRecords:
                 bytes=size,
             )
         )
-        if self._tally.is_due(owner, size):
-            self._make_room(connection, owner, id)
+        self._make_room(connection, owner, id, self._tally.grow(owner, size))
 
-    def _make_room(self, connection: Connection, owner: str, latest: str) -> None:
-        """Removes the oldest of the owner's that are too many, or too large together."""
+    def replace(self, connection: Connection, owner: str, id: str, response: str) -> None:
+        """Replaces a stored response, within the caller's transaction; does nothing where it was
+        deleted."""
+        columns = responses.c
+        row = connection.execute(select(columns["items"], columns.bytes).where(*_one(owner, id)))
+        found = row.first()
+        if found is None:
+            return
+        items, before = found
+        size = _size(items, response)
+        changed = update(responses).where(*_one(owner, id))
+        connection.execute(changed.values(response=response, bytes=size))
+        if size > before:
+            due = self._tally.grow(owner, size - before, rows=0)
+            self._make_room(connection, owner, id, due)
+
+    def _make_room(
+        self, connection: Connection, owner: str, latest: str, due: Growth | None
+    ) -> None:
+        """Removes the oldest of the owner's that are too many, or too large together, if they are
+        to be counted."""
+        if due is None:
+            return
         oldest, most, size = responses.c.created_at, self._most, self._most_bytes
         for gone in surplus(
             connection, responses, owner, oldest, latest, most=most, most_bytes=size
         ):
             theirs = (responses.c.owner == owner, responses.c.id.in_(gone))
             connection.execute(delete(responses).where(*theirs))
+        self._database.after_commit(connection, partial(self._tally.counted, owner, due))
 
     async def find(self, owner: str, id: str) -> str | None:
         """The response, as it was answered."""
@@ -148,17 +170,9 @@ class ResponseRecords:
     def end(self, connection: Connection, owner: str, id: str, response: str) -> None:
         """Stores the end of one in the background, within the caller's transaction: from now on it
         is kept."""
-        store_response(connection, owner, id, response)
+        self.replace(connection, owner, id, response)
         ended = update(responses).where(*_one(owner, id))
         connection.execute(ended.values(expires_at=int(time.time()) + self._seconds))
-
-
-def store_response(connection: Connection, owner: str, id: str, response: str) -> None:
-    """Replaces a stored response; does nothing where it was deleted."""
-    items = connection.scalar(select(responses.c["items"]).where(*_one(owner, id)))
-    if items is not None:
-        values = {"response": response, "bytes": _size(items, response)}
-        connection.execute(update(responses).where(*_one(owner, id)).values(values))
 
 
 def _size(items: str, response: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, func, select
 
@@ -12,28 +14,49 @@ MOST_OWNERS = 65_536
 """Owners that are remembered; the one that was counted longest ago is forgotten."""
 
 
+class Growth(NamedTuple):
+    """What an owner has stored since its rows were counted."""
+
+    rows: int
+    size: int
+
+
 class Tally:
     """What each owner has stored through this process since its rows were counted, so that they
     aren't counted for each of them: that takes time in proportion to their number. most,
-    most_bytes: the bounds; an owner may go beyond them by a PART in each process."""
+    most_bytes: the bounds; an owner may go beyond them by a PART in each process. Any thread may
+    use it."""
 
     def __init__(self, *, most: int, most_bytes: int) -> None:
         self._most = most // PART
         self._most_bytes = most_bytes // PART
-        self._since: dict[str, tuple[int, int]] = {}
+        self._since: dict[str, Growth] = {}
+        self._lock = threading.Lock()
 
-    def is_due(self, owner: str, size: int) -> bool:
-        """Notes a row of so many bytes. Returns whether the owner's rows are to be counted now."""
-        known = self._since.pop(owner, None)
-        if known is not None:
-            count, held = known[0] + 1, known[1] + size
-            if count <= self._most and held <= self._most_bytes:
-                self._since[owner] = count, held
-                return False
-        if len(self._since) >= MOST_OWNERS:
-            del self._since[next(iter(self._since))]
-        self._since[owner] = 0, 0
-        return True
+    def grow(self, owner: str, size: int, rows: int = 1) -> Growth | None:
+        """Notes rows, or bytes of a row that grows, before the transaction is done: where it isn't,
+        the owner's rows are counted a little earlier than they must be.
+
+        Returns what `counted` is to be told, if they are to be counted now.
+        """
+        with self._lock:
+            known = self._since.get(owner)
+            if known is None:
+                return Growth(0, 0)
+            growth = Growth(known.rows + rows, known.size + size)
+            self._since[owner] = growth
+            within = growth.rows <= self._most and growth.size <= self._most_bytes
+            return None if within else growth
+
+    def counted(self, owner: str, growth: Growth) -> None:
+        """The owner's rows were counted, with those of this growth, and the transaction is done."""
+        with self._lock:
+            known = self._since.pop(owner, growth)
+            if len(self._since) >= MOST_OWNERS:
+                del self._since[next(iter(self._since))]
+            # What two have counted at once is taken off once.
+            rows, size = max(0, known.rows - growth.rows), max(0, known.size - growth.size)
+            self._since[owner] = Growth(rows, size)
 
 
 SURPLUS_AT_ONCE = 500
