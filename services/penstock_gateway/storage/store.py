@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ LOOK_EVERY = 5.0
 LEAST_APART = 200
 """Durations of a look that pass before the next one: over a million records it takes a second, and
 every process that serves /metrics looks."""
+MOST_APART = 300.0
+"""Seconds after which the next look comes, however long one takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,26 @@ class StockTaking:
         self._counting = asyncio.Lock()
         self._next_look = float("-inf")
         self.latest: Stock | None = None
-        """The latest counts; None while the database has given no answer."""
+        """The latest counts; None until the database has given an answer."""
 
     async def look(self) -> None:
-        """Sees to it that `latest` is some seconds old at most; more, where counting takes long."""
+        """Sees to it that `latest` is some seconds old at most; more, where counting takes long, or
+        the database has no answer."""
         async with self._counting:
-            begun = time.monotonic()
-            if begun < self._next_look:
+            if time.monotonic() < self._next_look:
                 return
-            try:
-                self.latest = await self._database.read(_counted)
-            except HTTPError:
-                self.latest = None
-            ended = time.monotonic()
-            self._next_look = ended + max(LOOK_EVERY, LEAST_APART * (ended - begun))
+            apart = LOOK_EVERY
+            with suppress(HTTPError):
+                self.latest, seconds = await self._database.read(_counted_in)
+                apart = min(max(LOOK_EVERY, LEAST_APART * seconds), MOST_APART)
+            self._next_look = time.monotonic() + apart
+
+
+def _counted_in(connection: Connection) -> tuple[Stock, float]:
+    """Also the seconds that it took, without those in which it waited for a thread."""
+    begun = time.monotonic()
+    stock = _counted(connection)
+    return stock, time.monotonic() - begun
 
 
 def _counted(connection: Connection) -> Stock:

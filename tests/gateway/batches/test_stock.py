@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock_gateway.http.errors import unavailable
 from penstock_gateway.storage import store as storage
 from penstock_gateway.storage.response_records import ResponseRecords
-from penstock_gateway.storage.store import Store
+from penstock_gateway.storage.store import Stock, StockTaking, Store
 from tests.gateway.batches.storing import Storing, line, storing
 from tests.gateway.fake_engine import FakeEngineClient
 
@@ -85,6 +87,58 @@ async def test_without_a_database_the_rest_is_shown(
     found = await metrics(gateway)
     assert "penstock:stored_files" not in found
     assert "penstock:gateway_open_requests" in found
+
+
+class SlowDatabase:
+    """Its thread is taken for `queued` seconds, and counting takes `counting`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.queued = self.counting = 0.0
+        self.fails = False
+        self.looks = 0
+
+    async def read(self, work: Callable[[Any], Any]) -> Any:
+        self.looks += 1
+        self.now += self.queued
+        if self.fails:
+            raise unavailable("gone", "storage_unavailable", 1.0)
+        return work(None)
+
+    def counted(self, _: object) -> Stock:
+        self.now += self.counting
+        return Stock({}, 0, self.looks, 0, 0, 0)
+
+
+async def test_when_it_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own seconds count, not those of others, nor those of a database that is away."""
+    database = SlowDatabase()
+    monkeypatch.setattr(storage, "_counted", database.counted)
+    monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: database.now))
+    stock = StockTaking(database)  # type: ignore[arg-type]
+
+    async def looks_after(seconds: float) -> bool:
+        database.now += seconds
+        before = database.looks
+        await stock.look()
+        return database.looks > before
+
+    assert await looks_after(0)
+    database.queued = 30.0
+    assert await looks_after(5)
+    assert not await looks_after(4.9)
+    database.fails = True
+    assert await looks_after(0.2)
+    assert stock.latest is not None
+    assert stock.latest.files == 2, "what was counted last"
+    database.fails, database.queued, database.counting = False, 0.0, 0.1
+    assert await looks_after(5)
+    assert stock.latest.files == 4
+    assert not await looks_after(19.9)
+    database.counting = 60.0
+    assert await looks_after(0.2)
+    assert not await looks_after(299)
+    assert await looks_after(1.1)
 
 
 async def test_so_many_uploads_at_once(gateway: Storing) -> None:
