@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 from sqlalchemy.pool import NullPool
 
 from penstock.errors import PenstockError, StartupError
@@ -53,7 +54,11 @@ BUSY_SECONDS = 30.0
 CONNECT_SECONDS = 5
 """How long PostgreSQL may take to accept a connection."""
 SILENCE_SECONDS = 15
-"""How long a network may lose what is sent to PostgreSQL, until the connection counts as broken."""
+"""How long a network may lose what is sent to PostgreSQL, until the connection counts as broken;
+and how long it may be silent, until it is asked whether it is there."""
+PROBE_SECONDS, PROBES = 5, 3
+"""How often it is asked, where it doesn't answer; and how many times, where the system has no
+`tcp_user_timeout`. With one, the first without an answer is the last."""
 DEADLOCK = "40P01"
 """PostgreSQL's name of it."""
 DEADLOCKS = 4
@@ -131,11 +136,11 @@ class Database:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, self.transaction, work, kind)
-        except OperationalError as error:
+        except (OperationalError, NoConnectionLeft) as error:
             now = time.monotonic()
             if now - self._told_at >= LOG_EVERY:
                 self._told_at = now
-                log.error("the database doesn't answer", reason=str(error.orig))
+                log.error("the database doesn't answer", reason=str(getattr(error, "orig", error)))
             message = "the storage is not available at the moment"
             if _is_full(error):
                 message = "the storage's disk is full: delete files or responses, or make room"
@@ -264,6 +269,8 @@ def _postgres_engine(url: str, connections: int) -> Engine:
         "application_name": "penstock",
         "connect_timeout": CONNECT_SECONDS,
         "keepalives_idle": SILENCE_SECONDS,
+        "keepalives_interval": PROBE_SECONDS,
+        "keepalives_count": PROBES,
         "tcp_user_timeout": 1000 * SILENCE_SECONDS,
     }
     said = make_url(url).query
@@ -318,9 +325,9 @@ def _begin_at_once(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
-def _is_full(error: OperationalError) -> bool:
+def _is_full(error: SQLAlchemyError) -> bool:
     """Whether SQLite had no room; a file that can't grow is told as an I/O error, too."""
-    code = getattr(error.orig, "sqlite_errorcode", None)
+    code = getattr(getattr(error, "orig", None), "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 

@@ -4,12 +4,13 @@ what is asked, and what is there after a `kill -9`."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, select, text, update
+from sqlalchemy import Connection, event, make_url, select, text, update
 
 from penstock_gateway.http.errors import HTTPError
 from penstock_gateway.storage.background_records import BackgroundRecords, BackgroundWork
@@ -53,6 +54,34 @@ async def test_as_many_at_once_as_the_pool_has(database: Database) -> None:
 
     counts = await asyncio.gather(*(database.read(work) for _ in range(4 * SIZE)))
     assert set(counts) == {SIZE}
+
+
+async def test_a_network_that_lost_its_server_is_asked(database: Database, url: str) -> None:
+    def parameters(connection: Connection) -> dict[str, str]:
+        driver: Any = connection.connection.driver_connection
+        return dict(driver.info.get_parameters())
+
+    names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+    found = await database.read(parameters)
+    assert [found.get(name) for name in names] == ["15", "5", "3", "15000"]
+    mine = make_url(url).update_query_dict({"keepalives_interval": "7"})
+    other = Database(mine.render_as_string(hide_password=False))
+    found = await other.read(parameters)
+    assert [found.get(name) for name in names] == ["15", "7", "3", "15000"]
+    other.close()
+
+
+async def test_without_a_free_connection_the_storage_is_not_available(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database._engine.pool, "_timeout", 0.01)
+    with contextlib.ExitStack() as taken:
+        for _ in range(SIZE):
+            taken.enter_context(database._engine.connect())
+        with pytest.raises(HTTPError) as refused:
+            await database.read(lambda connection: connection.scalar(text("SELECT 1")))
+    assert (refused.value.status, refused.value.body.code) == (503, "storage_unavailable")
+    assert await database.read(lambda connection: connection.scalar(text("SELECT 1"))) == 1
 
 
 async def test_what_a_runner_shows_last_is_the_end(database: Database) -> None:
