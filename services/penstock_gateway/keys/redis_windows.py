@@ -38,6 +38,9 @@ from penstock_gateway.keys.windows import MINUTE, NO_LIMIT, LimitCheck, LimitSta
 CONNECTIONS = 4
 """Pipelines that are under way at once, each on a connection of its own. While all of them are,
 what is asked waits, and goes together."""
+CONNECT_SECONDS = 1.0
+"""How long Redis may take to accept a connection and answer on it, even where answers must come
+sooner: else it would never come back."""
 MOST_COMMANDS = 1024
 """Commands of one pipeline."""
 ROUND_TRIPS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -78,6 +81,7 @@ class PipelinedClient:
         self._patience = patience
         self._asked: deque[_Asked] = deque()
         self._called = False
+        self._is_connected = False
         self._running: set[asyncio.Task[None]] = set()
 
     def register_script(self, script: str) -> AsyncScript:
@@ -122,21 +126,31 @@ class PipelinedClient:
             pipeline.execute_command(*asked.arguments)
         begun = time.perf_counter()
         try:
-            async with asyncio.timeout_at(batch[0].since + self._patience):
+            async with asyncio.timeout_at(batch[0].since + self._seconds()):
                 answers = await pipeline.execute(raise_on_error=False)
         except Exception as error:
             answers = [error] * len(batch)
             self.failures += 1
+            self._is_connected = False
         else:
+            self._is_connected = True
             self.round_trips.observe(time.perf_counter() - begun)
             self.failures += any(_is_failure(answer) for answer in answers)
-        for asked, answer in zip(batch, answers, strict=True):
-            if asked.answer.done():  # Nobody waits any more.
-                continue
-            if isinstance(answer, Exception):
-                asked.answer.set_exception(answer)
-            else:
-                asked.answer.set_result(answer)
+        _give(batch, answers)
+
+    def _seconds(self) -> float:
+        """How long a pipeline may take now."""
+        return self._patience if self._is_connected else max(self._patience, CONNECT_SECONDS)
+
+
+def _give(batch: list[_Asked], answers: list[Any]) -> None:
+    for asked, answer in zip(batch, answers, strict=True):
+        if asked.answer.done():  # Nobody waits any more.
+            continue
+        if isinstance(answer, Exception):
+            asked.answer.set_exception(answer)
+        else:
+            asked.answer.set_result(answer)
 
 
 def _is_failure(answer: object) -> bool:
@@ -153,7 +167,9 @@ class RedisWindows:
                 f"async+{uri}",
                 implementation="redispy",
                 key_prefix="PENSTOCK",
-                socket_connect_timeout=patience,
+                socket_connect_timeout=max(patience, CONNECT_SECONDS),
+                # The client's pipelines have a bound of their own; by itself it would have 5 s.
+                socket_timeout=None,  # type: ignore[arg-type]
                 # Who asks decides what a failure means; a script that is sent twice counts twice.
                 retry=Retry(NoBackoff(), 0),
             )

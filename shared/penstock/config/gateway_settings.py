@@ -107,7 +107,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     rate_limit_timeout: Annotated[
         float,
         Meta(
-            ge=0.01,
+            ge=0.1,
             le=60,
             description="Seconds that --rate-limit-storage may take to answer. Once it didn't, no "
             "request waits for it until it is back.",

@@ -46,6 +46,8 @@ class Relay:
     def __init__(self, port: int) -> None:
         self._port = port
         self.turns = 0
+        self.late = 0.0
+        """Seconds until a new connection is passed on."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
@@ -54,6 +56,7 @@ class Relay:
             yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(self.late)
         to_server = await asyncio.open_connection("127.0.0.1", self._port)
         spoken = False
 
@@ -137,6 +140,29 @@ async def test_an_answer_that_comes_too_late_is_nobodys(server: RedisServer) -> 
                 await asyncio.sleep(0.01)
     assert states[0].window.used == 2
     await storage.close()
+
+
+async def test_a_connection_may_take_longer_than_an_answer(server: RedisServer) -> None:
+    relay = Relay(server.port)
+    relay.late = 0.3
+    async with relay.open() as url:
+        storage = RedisWindows(url, 0.1)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await storage.check(BOTH)
+                    break
+                except Exception:
+                    await asyncio.sleep(0.01)
+        await storage.close()
+
+
+def test_no_bound_but_its_own_ends_an_answer() -> None:
+    storage = RedisWindows("redis://127.0.0.1:1/0", 30.0)
+    pool = storage.client.connection_pool
+    connection = pool.connection_class(**pool.connection_kwargs)
+    assert connection.socket_timeout is None
+    assert connection.socket_connect_timeout == 30.0
 
 
 async def test_a_key_of_another_type_is_that_keys_error(server: RedisServer) -> None:
