@@ -175,10 +175,12 @@ def test_the_guide_has_the_bits_of_all_formats() -> None:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and cells[0].startswith("`"):
             sources = re.findall("`(.+?)`", cells[0])
-            bits = cells[1].split(", ")
-            bits *= len(sources) // len(bits)
+            in_file, held = (each.split(", ") for each in cells[1:3])
+            in_file *= len(sources) // len(in_file)
+            held *= len(sources) // len(held)
             told |= {
-                name: (float(own), float(cells[2])) for name, own in zip(sources, bits, strict=True)
+                name: (float(own), float(packed))
+                for name, own, packed in zip(sources, in_file, held, strict=True)
             }
     expected = {
         name: (8 * form.bytes / form.elements, 8 * in_memory(name))

@@ -65,6 +65,7 @@ ORDER = [
     "stored KV",
     "states",
     "media",
+    "hand over",
     "adapters",
     "grammars",
     "sampler's memory",
@@ -140,7 +141,9 @@ def all_features(monkeypatch: pytest.MonkeyPatch, place: RankPlace) -> list[str]
     prepared: Any = SimpleNamespace(
         media=SimpleNamespace(transcription=transcription), generation=GenerationDefaults()
     )
-    recipe: Any = SimpleNamespace(states=Named("states"), media=Named("media"), adapters=None)
+    recipe: Any = SimpleNamespace(
+        states=Named("states"), media=Named("media"), hand_over=Named("hand over"), adapters=None
+    )
     setup: Any = SimpleNamespace(
         speculation=SpeculativeConfig(method="ngram", num_speculative_tokens=2)
     )
