@@ -102,6 +102,11 @@ class EngineUnavailable(PenstockError):
     """Raised while there is no session with an engine core: HTTP 503."""
 
 
+class EngineLost(EngineUnavailable):
+    """A request lost its engine core, and waited for another in vain: HTTP 503, or an error event;
+    a resumable stream breaks off instead, for another server to go on with."""
+
+
 class ModelFailed(EngineUnavailable):
     """One of several models that could not be started: HTTP 503.  retry_after: seconds after which
     it may be tried again."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
-from penstock.errors import EngineUnavailable
+from penstock.errors import EngineLost
 from penstock_gateway.http.errors import ClientGone, HTTPError, as_http_error
 from penstock_gateway.http.prompt_write import TextWrite
 
@@ -313,8 +313,9 @@ async def while_connected(
         del worker, watcher, task
 
 
-LEAVING = (asyncio.CancelledError, EngineUnavailable)
-"""What ends work that another server, or this one later, may go on with."""
+LEAVING = (asyncio.CancelledError, EngineLost)
+"""What ends work that another server, or this one later, may go on with. What an operator aborts,
+or what a model that can't be started was asked for, isn't that: it would come again for ever."""
 
 
 async def stream_while_connected(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from penstock.errors import (
     DeadlineExceeded,
+    EngineLost,
     EngineUnavailable,
     InvalidRequest,
     Limited,
@@ -45,6 +46,7 @@ _MADE: dict[str, Callable[[ErrorData], Exception]] = {
     "DeadlineExceeded": lambda data: DeadlineExceeded(data.message),
     "RequestFailed": lambda data: RequestFailed(data.message),
     "EngineUnavailable": lambda data: EngineUnavailable(data.message),
+    "EngineLost": lambda data: EngineLost(data.message),
     "MemoryError": lambda data: MemoryError(),
 }
 

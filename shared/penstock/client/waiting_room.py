@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from penstock.client.fleet import Fleet
 from penstock.client.placement import OpenRequest, none_alike
-from penstock.errors import EngineUnavailable, PenstockError
+from penstock.errors import EngineLost, PenstockError
 from penstock.process import logs
 from penstock.protocol.from_frontend import FromFrontend
 
@@ -61,7 +61,7 @@ class WaitingRoom:
                 if fleet.fingerprints() and (only := _only(request)) is not None:
                     self._refuse(request, only, fleet)
                 else:
-                    request.fail(EngineUnavailable("the engine core was lost and none reconnected"))
+                    request.fail(EngineLost("the engine core was lost and none reconnected"))
 
     def refuse_hopeless(self, fleet: Fleet, now: float) -> None:
         """Ends those that must be computed with what no engine core has, nor may have soon."""

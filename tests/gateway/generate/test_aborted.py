@@ -72,6 +72,17 @@ async def test_where_there_is_no_word_for_it(http: httpx.AsyncClient, path: str)
     assert "aborted by the server" in reply.text
 
 
+@pytest.mark.parametrize("path", REFUSED)
+async def test_a_stream_that_could_go_on_elsewhere_is_told_all_the_same(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    """Its client would go on with what an operator has ended."""
+    body = {**REFUSED[path], "stream": True, "stream_options": {"resumable": True}}
+    reply = await http.post(path, json=body)
+    assert reply.status_code == 200, reply.text
+    assert "aborted by the server" in reply.text
+
+
 async def test_what_is_made_in_the_background_is_an_error_there(
     engine: FakeEngineClient,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import EngineUnavailable, RequestFailed
+from penstock.errors import EngineLost, EngineUnavailable, ModelFailed, RequestFailed
 from penstock_gateway.http.errors import ClientGone
 from penstock_gateway.http.events import EventStream, Room, stream_while_connected, while_connected
 
@@ -58,12 +58,20 @@ async def test_a_request_that_fails_is_forgotten_at_once(uncollected: None, is_l
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["plain", "resumable"])
 @pytest.mark.parametrize(
-    "error", [EngineUnavailable("none reconnected"), RequestFailed("it was in two deaths")]
+    "error",
+    [
+        EngineLost("none reconnected"),
+        EngineUnavailable("the request was aborted by the server"),
+        ModelFailed("its weights are broken", retry_after=7.0),
+        RequestFailed("it was in two deaths"),
+    ],
+    ids=lambda error: type(error).__name__,
 )
 async def test_a_stream_that_goes_on_elsewhere_has_no_error_where_engine_cores_have_left(
     goes_on: bool, error: Exception
 ) -> None:
-    """Another cell has engine cores; but what may be a death's cause ends for good."""
+    """Another cell has engine cores; but what may be a death's cause, what an operator aborts, and
+    what a model that can't be started was asked for ends for good, and says why."""
     sent, closed = bytearray(), list[bool]()
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -79,5 +87,5 @@ async def test_a_stream_that_goes_on_elsewhere_has_no_error_where_engine_cores_h
 
     with pytest.raises(type(error)):
         await stream_while_connected(work(), stays, events)
-    breaks_off = goes_on and isinstance(error, EngineUnavailable)
-    assert (b"error" in sent, bool(closed)) == (not breaks_off, breaks_off)
+    breaks_off = goes_on and isinstance(error, EngineLost)
+    assert (str(error).encode() in sent, bool(closed)) == (not breaks_off, breaks_off)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from penstock.client import SequenceDelta
 from penstock.config.settings import GatewayConfig
-from penstock.errors import Overloaded
+from penstock.errors import EngineLost, Overloaded
 from penstock_gateway.batches.background import BackgroundRunner
 from penstock_gateway.batches.process import caller_of
 from penstock_gateway.storage import background_records, holds, response_records
@@ -238,6 +239,39 @@ async def test_no_room_is_another_time_and_an_error_is_told(gateway: Storing) ->
         failed = await until(gateway, failing["id"], "failed")
     assert failed["error"]["code"] == "server_error"
     assert failed["id"] == failing["id"]
+
+
+BEGUN = SequenceDelta(index=0, text="a", token_ids=[97])
+
+
+async def streamed(gateway: Storing) -> str:
+    """All events of one in the background, up to its last."""
+    body = {"input": "One?", "background": True, "stream": True}
+    async with running(gateway), asyncio.timeout(40):
+        return (await gateway.http.post(URL, json=body)).text
+
+
+async def test_a_streamed_one_that_an_operator_aborts_has_failed(gateway: Storing) -> None:
+    """Once, though a client would go on elsewhere with such a stream that broke off."""
+    aborted = SequenceDelta(index=0, finish_reason="abort")
+    gateway.engine.script = lambda prompt, params: iter([[BEGUN], [aborted]])
+    told = await streamed(gateway)
+    assert "response.failed" in told
+    assert "aborted by the server" in told
+    assert len(gateway.engine.submitted) == 1
+
+
+async def test_a_streamed_one_that_loses_its_engine_core_is_taken_up_again(
+    gateway: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holds, "HOLD_SECONDS", 2.0)
+    lost = EngineLost("none reconnected")
+    whole = SequenceDelta(index=0, text="a", token_ids=[97], finish_reason="stop")
+    scripts: list[Any] = [iter([[BEGUN], lost]), iter([[whole]])]
+    gateway.engine.script = lambda prompt, params: scripts.pop(0)
+    told = await streamed(gateway)
+    assert "response.completed" in told
+    assert not scripts
 
 
 async def test_one_that_finds_no_room_keeps_none_from_another(gateway: Storing) -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock import SamplingParams
 from penstock.client import EngineClient, Generation
 from penstock.client import engine_client as module
-from penstock.errors import EngineUnavailable, ModelChanged, RequestFailed
+from penstock.errors import EngineLost, EngineUnavailable, ModelChanged, RequestFailed
 from penstock.protocol.to_frontend import Outputs, SequenceOutput
 from testing.scripted_engine import ScriptedEngine
 from tests.shared.client.client_requests import collect, until
@@ -163,7 +163,7 @@ async def test_requests_fail_when_no_engine_comes_back(engine, client, monkeypat
     monkeypatch.setattr(module, "RESUME_PATIENCE", 0.2)
     generation = await client.submit(list(b"x"), SamplingParams(max_tokens=50), name="gone")
     await engine.die()
-    with pytest.raises(EngineUnavailable, match="none reconnected"):
+    with pytest.raises(EngineLost, match="none reconnected"):
         await collect(generation)
     with pytest.raises(EngineUnavailable, match="no session"):
         await client.submit(list(b"x"), SamplingParams(), name="now")
