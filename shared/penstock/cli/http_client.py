@@ -24,6 +24,11 @@ LAST_EVENTS = ("message_stop", "response.completed", "response.incomplete", "res
 """Types of events after which a stream of messages or of a response has no others."""
 BETWEEN_ATTEMPTS = 0.05
 """Seconds between two attempts to go on with a stream."""
+SILENCE = 30.0
+"""Seconds without a byte after which a resumed stream's connection counts as broken, at the least:
+twice as long as a server that queues or computes says nothing (--keepalive-interval)."""
+COMMENT: Any = object()
+"""In the place of an event: a comment, by which a server shows that it is there."""
 
 
 class Unreachable(PenstockError):
@@ -124,22 +129,25 @@ class HttpClient:
         and Refused for a status other than 200 or an error event.
         """
         for _, event in self._events(path, body, None):
-            if event is not None:
+            if event is not None and event is not COMMENT:
                 yield event
 
     def resumed_events(self, path: str, body: dict[str, Any], patience: float) -> Iterator[Any]:
         """Yields the events of a Penstock server, whose stream goes on where it broke off, at
-        whichever gateway answers: no event is lost, and none comes twice. patience: seconds until
-        one answers and the next event is there; more than the client's timeout, or a connection
-        that falls silent is the end."""
+        whichever gateway answers: no event is lost, and none comes twice. patience: seconds from
+        a break on until one sends an event or a comment. The client's timeout is longer than the
+        server is silent between comments: a connection without a byte for so long is broken."""
         options = {**(body.get("stream_options") or {}), "resumable": True}
         body = {**body, "stream": True, "stream_options": options}
         last: str | None = None
-        since = time.monotonic()
+        since: float | None = None  # When it broke, until a server shows that it is there.
         while True:
             waiting: list[Any] = []  # Events come once more until one of them has an id.
             try:
                 for id, event in self._events(path, body, last):
+                    if event is COMMENT:
+                        since = None
+                        continue
                     if event is not None:
                         waiting.append(event)
                     if event is None or _is_last(event):
@@ -147,20 +155,23 @@ class HttpClient:
                         return
                     if id is not None:
                         yield from waiting
-                        last, waiting, since = id, [], time.monotonic()
+                        last, waiting, since = id, [], None
                 raise Unreachable(f"the stream of {self.url} broke off")
             except PenstockError as error:
                 passing = isinstance(error, Unreachable) or (
                     isinstance(error, Refused) and error.status in PASSING
                 )
-                if not passing or time.monotonic() - since > patience:
+                now = time.monotonic()
+                since = now if since is None else since
+                if not passing or now - since >= patience:
                     raise
             time.sleep(BETWEEN_ATTEMPTS)
 
     def _events(
         self, path: str, body: dict[str, Any], last: str | None
     ) -> Iterator[tuple[str | None, Any]]:
-        """Id and JSON of each event; None for [DONE]. last: id of the event to go on from."""
+        """Id and JSON of each event, None for [DONE]; COMMENT. last: id of the event to go on
+        from."""
         more = {} if last is None else {"Last-Event-ID": last}
         with _Exchange(self, "POST", path, body, more=more) as response:
             if response.status != 200:
@@ -170,6 +181,8 @@ class HttpClient:
             while line := response.readline(MAX_LINE):
                 if line.startswith(b"id:"):
                     id = line[3:].strip().decode("latin-1")
+                if line.startswith(b":"):
+                    yield None, COMMENT
                 if not line.startswith(b"data:"):
                     continue
                 if not line.endswith(b"\n"):
@@ -291,10 +304,15 @@ def resumed_events(
     breaks: yields each event's decoded JSON, none twice and none left out, as they would have come.
 
     url: `http://host:port`.  body: of the request, as for `path`; `stream` is added.  patience:
-    seconds without an event after which a break counts as the end: by default twice as long as a
-    gateway waits for an engine core before it breaks off.  A connection without a byte
-    for half as long counts as broken: a machine that vanishes doesn't close it, and one that is
-    there sends comments.  Raises Unreachable, and Refused for an error that the server answers
-    with.
+    seconds from a break on without an event or a comment, after which it counts as the end: by
+    default twice as long as a gateway waits for an engine core before it breaks off.
+
+    A connection without a byte for half as long, and for 30 s at least, counts as broken: a machine
+    that vanishes doesn't close it, and one that is there sends comments.  So the server's
+    `--keepalive-interval` (15 s by default) must be shorter than that, and not 0: from a server
+    that says less, a request that queues for longer is taken away again and again.
+
+    Raises Unreachable, and Refused for an error that the server answers with.
     """
-    yield from HttpClient(url, api_key, patience / 2).resumed_events(path, body, patience)
+    silence = max(patience / 2, SILENCE)
+    yield from HttpClient(url, api_key, silence).resumed_events(path, body, patience)
