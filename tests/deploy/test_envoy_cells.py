@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socketserver
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -168,7 +169,7 @@ def test_it_can_be_told_to_leave_when_what_is_open_has_ended(tmp_path: Path) -> 
         wait_until(lambda: len(one.asked) == 1)
         port = envoy.admin.rpartition(":")[2]
         with subprocess.Popen(
-            ["bash", str(DRAIN)], env={**os.environ, "ADMIN_PORT": port}
+            ["bash", str(DRAIN)], env={**os.environ, "ADMIN_PORT": port, "GRACE": "1"}
         ) as draining:
             wait_until(lambda: status(envoy.url + "/health/ready") == 0)
             with pytest.raises(subprocess.TimeoutExpired):
@@ -177,6 +178,34 @@ def test_it_can_be_told_to_leave_when_what_is_open_has_ended(tmp_path: Path) -> 
             assert begun.result().status_code == 200
             assert draining.wait(60) == 0
         assert len(one.asked) == 1
+
+
+def test_it_is_left_when_nothing_is_open_for_a_while() -> None:
+    """It isn't ready first, so that nobody comes where nobody listens; and a connection that is
+    still open begins another request after a moment without any."""
+    asked: list[str] = []
+    active = iter([0, 1, 0, 10, 0, 0, 0])
+
+    class Admin(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            what = self.rfile.readline().decode().split()[1].partition("?")[0]
+            asked.append(what)
+            while self.rfile.readline().strip():
+                pass
+            value = next(active) if what == "/stats" else "OK"
+            head = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"
+            self.wfile.write(head + f"http.clients.downstream_rq_active: {value}\n".encode())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Admin) as admin:
+        thread = threading.Thread(target=admin.serve_forever)
+        thread.start()
+        try:
+            told = {"ADMIN_PORT": str(admin.server_address[1]), "GRACE": "0"}
+            subprocess.run(["bash", str(DRAIN)], env={**os.environ, **told}, timeout=60, check=True)
+        finally:
+            admin.shutdown()
+            thread.join()
+    assert asked == ["/healthcheck/fail", "/drain_listeners", *7 * ["/stats"]]
 
 
 def test_composes_health_check_says_whether_some_cell_is_ready(tmp_path: Path) -> None:

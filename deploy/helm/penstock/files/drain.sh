@@ -4,7 +4,8 @@
 #
 #   docker compose exec haproxy bash /etc/envoy/drain.sh
 #
-# Whoever calls it bounds the wait. ADMIN_PORT: of Envoy's admin listener, 9901.
+# Whoever calls it bounds the wait. ADMIN_PORT: of Envoy's admin listener, 9901.  GRACE: seconds in
+# which it isn't ready any more, but still open for whoever hasn't noticed, 5.
 set -euo pipefail
 
 ask() {
@@ -14,7 +15,15 @@ ask() {
     exec 3>&-
 }
 
+# It says that it isn't ready, and with each answer that its connection ends.
+ask 'POST /healthcheck/fail' > /dev/null
+sleep "${GRACE:-5}"
+# Not ?graceful: that stays open for --drain-time-s, 600 s, and doesn't say when it has closed.
 ask 'POST /drain_listeners' > /dev/null
-until ask 'GET /stats?filter=^http.clients.downstream_rq_active$' | grep -q '_active: 0'; do
+# A connection that is still open may begin another request: one moment without any isn't the end.
+idle=0
+while ((idle < 3)); do
     sleep 1
+    answer=$(ask 'GET /stats?filter=^http.clients.downstream_rq_active$')
+    if [[ "$answer" =~ _active:\ 0([^0-9]|$) ]]; then ((idle += 1)); else idle=0; fi
 done
