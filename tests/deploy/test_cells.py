@@ -27,7 +27,7 @@ PATH = "/v1/completions"
 KINDS = ("x-session-id", "authorization", "x-api-key")
 SESSIONS = 60
 ROUNDS = 5
-"""In which two in a row are to be alike: on a busy machine, a cell whose check is late is left for a while."""
+"""In which two in a row are to be alike: a cell whose check is late is left for a while."""
 MANY = 2_000
 
 

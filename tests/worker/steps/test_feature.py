@@ -171,7 +171,7 @@ def test_all_features_have_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_earlier_stage_has_the_first_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert all_features(monkeypatch, RankPlace(1, 2, 0)) == ORDER[:5]
+    assert all_features(monkeypatch, RankPlace(1, 2, 0)) == ORDER[:6]
 
 
 def test_a_model_has_only_the_features_that_it_is_loaded_with(tmp_path: Path) -> None:
