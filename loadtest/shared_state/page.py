@@ -14,7 +14,8 @@ HEAD = """\
 Processes ask a redis-server and a PostgreSQL on the same machine, by the gateway's own classes, at
 fixed times. A rate that can't be reached shows how many requests a second get through, the others
 what is added to a request. Each row is the median of its rounds, in which the commits took turns.
-Others work on the machine: processor time and the ratio of two rows tell more than milliseconds.
+Clients and servers share the processors: processor time and the ratio of two rows tell more than
+milliseconds.
 """
 
 COLUMNS = {
