@@ -29,7 +29,7 @@ from penstock_kernels.cpu.library import instruction_set
 PROMPT_TOKENS = 32
 BLOCK = 16
 KEPT = 5
-"""Of what went wrong, so many are told."""
+"""Most failures that the page lists."""
 
 
 def measure(flags: Flags) -> Iterator[Document]:

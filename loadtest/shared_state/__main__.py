@@ -49,7 +49,7 @@ FULL = 10_000
 KILL_AFTER, DEAD_FOR, GOES_ON = 4.0, 3.0, 8.0
 """Seconds."""
 USED = 0.8
-"""Of their limits, when Redis is killed."""
+"""What keys have used of their limits when Redis is killed."""
 KILLS = {
     "refuse, nothing on disk": ("refuse", ()),
     "refuse, append-only file": ("refuse", ("--appendonly", "yes", "--appendfsync", "everysec")),
@@ -193,6 +193,20 @@ def server_version(server: PostgresServer) -> str:
         return str(connection.execute("SHOW server_version").fetchall()[0][0]).split()[0]
 
 
+def answers_beside_kill(
+    tasks: list[dict[str, Any]], server: RedisServer | PostgresServer
+) -> list[dict[str, Any]]:
+    """What the tasks' processes say, whose server is killed and started again meanwhile. When that
+    happens is a part of what is measured."""
+    askers = Askers(ROOT, tasks)
+    askers.begin()
+    time.sleep(KILL_AFTER)
+    server.kill()
+    time.sleep(DEAD_FOR)
+    server.start()
+    return askers.answers()
+
+
 def redis_killed(flags: Flags, fallback: str, options: tuple[str, ...]) -> dict[str, Any]:
     """Keys that go beyond their limits, with Redis killed before: what each was let do."""
     seconds = KILL_AFTER + DEAD_FOR + GOES_ON
@@ -207,13 +221,7 @@ def redis_killed(flags: Flags, fallback: str, options: tuple[str, ...]) -> dict[
         "seconds": seconds,
     }
     with redis(*options) as server:
-        askers = Askers(ROOT, [{**task, "url": server.url}] * flags.processes)
-        askers.begin()
-        time.sleep(KILL_AFTER)
-        server.kill()
-        time.sleep(DEAD_FOR)
-        server.start()
-        found = askers.answers()
+        found = answers_beside_kill([{**task, "url": server.url}] * flags.processes, server)
     accepted: Counter[str] = Counter()
     for each in found:
         accepted.update(each["accepted"])
@@ -246,13 +254,7 @@ def postgres_killed(flags: Flags, server: PostgresServer, url: str) -> dict[str,
         "seconds": KILL_AFTER + DEAD_FOR + GOES_ON,
         "list": True,
     }
-    askers = Askers(ROOT, [{**task, "process": n} for n in range(flags.processes)])
-    askers.begin()
-    time.sleep(KILL_AFTER)
-    server.kill()
-    time.sleep(DEAD_FOR)
-    server.start()
-    found = askers.answers()
+    found = answers_beside_kill([{**task, "process": n} for n in range(flags.processes)], server)
     acknowledged = {id for each in found for id in each["stored"]}
     with connection_to(url) as connection:
         there = {row[0] for row in connection.execute("SELECT id FROM penstock_responses")}

@@ -82,7 +82,7 @@ class Run:
 
 
 def known(make: Any, **wanted: object) -> dict[str, Any]:
-    """Those of the arguments that the tree's version takes."""
+    """Returns those of the arguments that the tree's version takes."""
     return {k: v for k, v in wanted.items() if k in inspect.signature(make).parameters}
 
 

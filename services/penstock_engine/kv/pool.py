@@ -117,7 +117,7 @@ class BlockPool:
             self._link(block, self._previous[self.num_blocks + reserved])
 
     def reserved(self) -> set[int]:
-        """Those that are taken only when no other is free."""
+        """Returns the blocks that are taken only when no other is free."""
         return set(compress(range(self.num_blocks), self._reserved))
 
     def num_owners(self, block: int) -> int:

@@ -122,8 +122,8 @@ UNKNOWN_WAIT = 5.0
 LEAST_WAIT = 0.25
 
 FETCH_PATIENCE = 4.0
-"""The same for a fetch without a waiting request: others may still need it, but a store as slow as
-that holds blocks, and holds up later fetches."""
+"""Seconds that a fetch without a waiting request may take: others may still need it, but a store as
+slow as that holds blocks, and holds up later fetches."""
 
 LEAST_FETCH = 5.0
 """Seconds that it may take in any case."""

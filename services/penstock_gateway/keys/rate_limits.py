@@ -52,9 +52,9 @@ class RateLimits:
         fallback: Fallback = "refuse",
     ) -> None:
         self.shared: SharedWindows | None = None
-        """None where this process counts by itself."""
+        """Windows in Redis; None where this process counts by itself."""
         self.client: PipelinedClient | None = None
-        """Of Redis; None where this process counts by itself."""
+        """The client of Redis; None where this process counts by itself."""
         self._windows: RateWindows = ProcessWindows()
         if uri != "memory":
             # Only a gateway that needs it pays for loading it.

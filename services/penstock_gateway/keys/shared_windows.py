@@ -98,7 +98,8 @@ class Unsettled:
 
 
 class SharedWindows:
-    """As `RateWindows` says. fallback: what is done while the storage doesn't answer."""
+    """RateWindows behind the circuit breaker. fallback: what is done while the storage doesn't
+    answer."""
 
     def __init__(self, storage: Storage, fallback: Fallback) -> None:
         self._storage = storage
@@ -108,7 +109,7 @@ class SharedWindows:
         self._settling = False
         self._one_settles = asyncio.Lock()
         self._logged_at = float("-inf")
-        self._told_at = float("-inf")
+        self._note_failed_count = logs.Seldom(log.error)
         self.down = False
         """Whether the storage isn't asked, as it didn't answer."""
 
@@ -216,10 +217,7 @@ class SharedWindows:
         return False
 
     def _tell_failed_count(self, error: CountFailed) -> None:
-        now = time.monotonic()
-        if now - self._told_at >= LOG_EVERY:
-            self._told_at = now
-            log.error("the storage of rate limits can't count a limit", reason=str(error))
+        self._note_failed_count("the storage of rate limits can't count a limit", reason=str(error))
 
     def _failed(self, error: Exception) -> None:
         if self.down:

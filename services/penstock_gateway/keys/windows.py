@@ -71,6 +71,14 @@ class LimitState(NamedTuple):
     allowed: bool
     window: Window
 
+    @classmethod
+    def of(cls, window: Window, check: LimitCheck) -> LimitState:
+        """Returns the state after a check of a window, which has what was used before it."""
+        allowed = not check.amount or window.used + check.amount <= check.limit
+        if allowed:
+            window = window._replace(now=window.now + check.amount)
+        return cls(allowed, window)
+
 
 class RateWindows(Protocol):
     """Where minutes are counted."""
@@ -97,7 +105,7 @@ class ProcessWindows:
         """The running one, and the one before."""
 
     async def check(self, checks: Sequence[LimitCheck]) -> list[LimitState]:
-        """As in RateWindows; it never fails."""
+        """Returns a state for each check, in their order. Raises nothing."""
         return [self._taken(check) for check in checks]
 
     def add(self, name: str, amount: int) -> None:
@@ -108,12 +116,10 @@ class ProcessWindows:
         """Nothing is kept."""
 
     def _taken(self, check: LimitCheck) -> LimitState:
-        window = self._window(check.name)
-        allowed = not check.amount or window.used + check.amount <= check.limit
-        if allowed:
+        state = LimitState.of(self._window(check.name), check)
+        if state.allowed:
             self._minutes[max(self._minutes)][check.name] += check.amount
-            window = window._replace(now=window.now + check.amount)
-        return LimitState(allowed, window)
+        return state
 
     def _window(self, name: str) -> Window:
         number, passed = divmod(time.monotonic(), MINUTE)
@@ -144,12 +150,9 @@ class LastWindows:
     def take(self, check: LimitCheck) -> LimitState:
         """Counts in this process alone."""
         window, since = self._seen.get(check.name, (UNUSED, 0.0))
-        window = window.after(time.monotonic() - since)
-        allowed = not check.amount or window.used + check.amount <= check.limit
-        if allowed:
-            window = window._replace(now=window.now + check.amount)
-        self.saw(check.name, window)
-        return LimitState(allowed, window)
+        state = LimitState.of(window.after(time.monotonic() - since), check)
+        self.saw(check.name, state.window)
+        return state
 
     def add(self, name: str, amount: int) -> None:
         """Counts so many more in this process, come what may."""

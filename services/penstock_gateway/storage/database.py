@@ -65,8 +65,6 @@ DEADLOCKS = 4
 """How many of them a transaction may meet."""
 RETRY_AFTER = 5.0
 """Seconds, which a client is told, after which the database may have an answer again."""
-LOG_EVERY = 60.0
-"""Seconds between log lines about a database that doesn't answer."""
 RESERVE = 1 << 20
 """Bytes of a file beside SQLite's that is given up where the disk is full, so that what makes room
 has room itself for its journal."""
@@ -111,7 +109,7 @@ class Database:
         self._url = url
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="database")
         self.damaged = False
-        self._told_at = float("-inf")
+        self._note_silence = logs.Seldom(log.error)
         self._reserve = _Reserve(Path(url.removeprefix("sqlite:///"))) if self._sqlite else None
         self._kept_open: contextlib.ExitStack = contextlib.ExitStack()
         try:
@@ -137,10 +135,9 @@ class Database:
         try:
             return await loop.run_in_executor(self._threads, self.transaction, work, kind)
         except (OperationalError, NoConnectionLeft) as error:
-            now = time.monotonic()
-            if now - self._told_at >= LOG_EVERY:
-                self._told_at = now
-                log.error("the database doesn't answer", reason=str(getattr(error, "orig", error)))
+            self._note_silence(
+                "the database doesn't answer", reason=str(getattr(error, "orig", error))
+            )
             message = "the storage is not available at the moment"
             if _is_full(error):
                 message = "the storage's disk is full: delete files or responses, or make room"

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Table, func, select
 
 PART = 256
-"""Of its bounds: what an owner may store more through one process before it is counted again."""
+"""The part of its bounds, 1 / PART, that an owner may store more through one process before it is
+counted again."""
 MOST_OWNERS = 65_536
 """Owners that are remembered; the one that was counted longest ago is forgotten."""
 

@@ -97,8 +97,6 @@ def staging_bytes(block_bytes: int) -> int:
     return (staged + HALVES * half_of(staged)) * block_bytes
 
 
-# KV blocks that are filled on a device, concurrently with its steps.
-
 HALVES = 2
 """Parts of the staging memory: one is written while the other's blocks are on their way."""
 
@@ -165,8 +163,6 @@ class DeviceFilling:
         if self._arriving.latest is not None:
             self._arriving.latest.synchronize()
 
-
-# Copies of KV blocks that leave a device, concurrently with its steps.
 
 log = logs.get(__name__)
 

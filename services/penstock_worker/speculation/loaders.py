@@ -69,8 +69,6 @@ def draft_loader(
     return None
 
 
-# Loads a draft model for the served model.
-
 BACKENDS = ("cpu", "reference", "triton")
 """The backends that serve draft models."""
 

@@ -131,8 +131,7 @@ def _layout_of(
     return StoredLayout(name, sum(cache.widths))
 
 
-# Contents that only holders of the key file can read or make.
-
+# Of contents that only holders of the key file can read or make.
 NONCE_BYTES = 12
 TAG_BYTES = 16
 KEY_BYTES = 32

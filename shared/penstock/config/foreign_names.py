@@ -150,7 +150,6 @@ def _same(value: Any, allowed: Any) -> bool:
 #
 # From llama-server, Ollama, TGI, SGLang, LMDeploy and everyday speech. Words of vLLM's that are
 # taken as they are don't stand here.
-
 _SAME = {
     "max_model_len": "ctx_size context_length context_size context_len context n_ctx num_ctx"
     " max_context_length max_context_len max_seq_len max_sequence_length max_total_tokens"

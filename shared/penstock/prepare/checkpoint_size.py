@@ -92,7 +92,6 @@ def _tell_differences(index: Path, places: dict[str, set[str]]) -> None:
 
 
 # An output head in a checkpoint whose config.json says that embeddings are tied.
-
 _EMBEDDING = re.compile(r"(?:^|\.)embed_tokens\.weight$")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|proj_out)\.weight$")
 

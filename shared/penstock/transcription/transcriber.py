@@ -310,9 +310,6 @@ class Transcriber:
         return tuple(word.within(low, high) for word in found)
 
 
-# From a window's tokens to segments with times, and how far the window was transcribed.
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentTokens:
     """A segment of a window. start, end: timestamps, from the window's beginning."""

@@ -40,9 +40,9 @@ class TileForm:
     table: tuple[int, ...] = ()
     """What levels stand for, before `less` is subtracted; empty: themselves."""
     numbers: torch.dtype = torch.float16
-    """Of scales and minima. int8: they are times float16 factors of SUPER groups."""
+    """The type of scales and minima. int8: they are times float16 factors of SUPER groups."""
     scales: int = 1
-    """Of a group: for 32 inputs, or 2 for 16 each."""
+    """Scales of a group: 1 for its 32 inputs, or 2 for 16 each."""
     minima: bool = False
 
     @property
@@ -69,7 +69,7 @@ class TileForm:
 
     @property
     def layout(self) -> Layout:
-        """Of the weights that tiles become."""
+        """The layout of the weights that tiles become."""
         group = GROUP // self.scales
         return Layout(bits=8, group=group, minima=self.minima, factors="float32", unit=0)
 
