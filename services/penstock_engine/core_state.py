@@ -178,6 +178,8 @@ class CoreState:
     @property
     def asleep(self) -> bool:
         """Whether the model sleeps: all workers have given back the memory that they were to."""
+        if not self.sleep.level:
+            return False
         ranks = self.workers.ranks
         return self.sleep.settled(ranks.size, bool(ranks.formed))
 
@@ -185,7 +187,7 @@ class CoreState:
         """(Whether requests are accepted, why not). A model that sleeps counts as ready: requests
         wait, and the request to wake it must come through load balancers that ask for readiness. So
         does a model that is being loaded for a request, unless its worker has reported a fault."""
-        rousing = self.sleep.rousing(now) and self.workers.fault is None
+        rousing = now < self.sleep.rousing_until and self.workers.fault is None
         return (True, "") if self.sleep.level or rousing else self.workers.health(now)
 
 

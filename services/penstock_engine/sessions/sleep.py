@@ -22,7 +22,8 @@ class SleepState(ReportsStatus, Restless):
     def __init__(self, level: SleepLevel = 0) -> None:
         self.dozes = False
         """Whether it sleeps only until there is work."""
-        self._rousing_until = -math.inf
+        self.rousing_until = -math.inf
+        """The time until which the model counts as being loaded because there is work for it."""
         self.level: SleepLevel = level
         """The level that is wanted; 0: awake."""
         self.group_level: SleepLevel = 0
@@ -56,16 +57,12 @@ class SleepState(ReportsStatus, Restless):
         if not self.dozes:
             return False
         self.level, self.waking, self.dozes = 0, (), False
-        self._rousing_until = now + MOST_ROUSING
+        self.rousing_until = now + MOST_ROUSING
         return True
 
     def roused(self) -> None:
         """The model is loaded."""
-        self._rousing_until = -math.inf
-
-    def rousing(self, now: float) -> bool:
-        """Whether the model is being loaded because there is work for it."""
-        return now < self._rousing_until
+        self.rousing_until = -math.inf
 
     def status(self) -> dict[str, Any]:
         """Returns the status of the sleep for front ends: fields of Status."""

@@ -11,8 +11,7 @@ from penstock.protocol.to_worker import ToWorker
 from penstock_engine.parts import HasDeadline, ReportsStatus
 from penstock_engine.sessions.effects import ChunkBytes, Effects
 from penstock_engine.sessions.rank_faults import RankFaults
-from penstock_engine.sessions.rank_results import RankResults
-from penstock_engine.sessions.ranks import RankSessions, WorkerSession
+from penstock_engine.sessions.ranks import RankResults, RankSessions, WorkerSession
 
 
 class Workers(HasDeadline, ReportsStatus):

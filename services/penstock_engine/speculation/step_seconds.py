@@ -99,6 +99,10 @@ class Learnt:
         self._variances[at], self._noted[at] = min(self._most, variance), now
 
 
+Parts = list[tuple[Learnt, int]]
+"""The places of the numbers whose sum says what a step takes."""
+
+
 class StepSeconds:
     """A curve through the steps that were seen, and what it costs beyond their rows to plan them
     one by one, or with drafts. The curve needn't be straight: where weights are read for many rows
@@ -139,8 +143,8 @@ class StepSeconds:
         self._noise = FIRST_NOISE
         self._pace: deque[float] = deque(maxlen=LATELY)
         """How much longer the latest steps took than the curve says."""
-        self._before: tuple[TimedStep, float] | None = None
-        """The latest step, and the logarithm of its seconds."""
+        self._before: tuple[TimedStep, float, Parts] | None = None
+        """The latest step, the logarithm of its seconds, and its parts."""
         self._way = ALONE
         """How steps are planned while nothing is drafted."""
         self._curve: list[Point] | None = None
@@ -159,10 +163,11 @@ class StepSeconds:
             drafted = self._before is not None and self._before[0].drafted
             if not (step.alone and drafted):
                 self._way = ALONE if step.alone else GOING_ON
+        parts = self._parts(step)
         if self._before is not None:
-            self._compare(step, log - self._before[1], self._before[0])
-        self._before = step, log
-        self._pace.append(log - self._expected(step))
+            self._compare(parts, log - self._before[1], self._before[2])
+        self._before = step, log, parts
+        self._pace.append(log - _sum(parts))
         self._curve = None
         self._slower.clear()
 
@@ -176,11 +181,11 @@ class StepSeconds:
         self._rows[at] += 0.05 * (step.rows - self._rows[at])
         self.largest = max(self.largest, step.rows)
 
-    def _compare(self, step: TimedStep, longer: float, before: TimedStep) -> None:
-        """A step took so much longer than the one before."""
-        longer -= self._expected(step) - self._expected(before)
-        sides = [(known, at, 1.0) for known, at in self._parts(step)]
-        for known, at in self._parts(before):
+    def _compare(self, parts: Parts, longer: float, before: Parts) -> None:
+        """A step of these parts took so much longer than the one before."""
+        longer -= _sum(parts) - _sum(before)
+        sides = [(known, at, 1.0) for known, at in parts]
+        for known, at in before:
             if (known, at, 1.0) in sides:
                 sides.remove((known, at, 1.0))
             else:
@@ -200,16 +205,12 @@ class StepSeconds:
             self._noise *= 1.0 + NOISE_RATE if up else 1.0 / (1.0 + NOISE_RATE)
             self._noise = max(LEAST_NOISE, self._noise)
 
-    def _parts(self, step: TimedStep) -> list[tuple[Learnt, int]]:
-        """The numbers whose sum says what a step takes."""
+    def _parts(self, step: TimedStep) -> Parts:
         parts = [(self._sizes, _bucket(step.rows))]
         way = _way(step)
         if way != GOING_ON:
             parts.append((self._tolls[way], _bucket(step.decodes)))
         return parts
-
-    def _expected(self, step: TimedStep) -> float:
-        return sum(known.values[at] for known, at in self._parts(step))
 
     def of(self, decodes: int, each: float = 0.0) -> float:
         """Seconds of a step of so many decodes without drafts, at the present pace; 0.0: no step
@@ -293,6 +294,10 @@ def _guessed(rows: int, near: Point, longer: float) -> Point:
     whole = abs(math.log(rows / near.rows))
     error = GUESSED * max(abs(longer), FLAT * whole) if longer else 0.5 * whole
     return Point(rows, near.log + longer, min(UNKNOWN, near.variance + error * error))
+
+
+def _sum(parts: Parts) -> float:
+    return sum([known.values[at] for known, at in parts])
 
 
 def _way(step: TimedStep) -> int:
