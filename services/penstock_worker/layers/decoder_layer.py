@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from penstock.model.layer_spec import LayerSpec, StreamsSpec
 from penstock_worker.layers.attention import CROSS_NORM, CrossAttention, CrossLayer, SelfAttention
 from penstock_worker.layers.compressed_attention import CompressedSelfAttention
-from penstock_worker.layers.feed_forward import FeedForward, MixtureOfExperts
+from penstock_worker.layers.experts import MixtureOfExperts
+from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.hyper_connections import HyperLayer
 from penstock_worker.layers.latent_attention import LatentAttention
 from penstock_worker.layers.norm_kinds import (

@@ -17,7 +17,8 @@ import torch
 
 from penstock.model.layer_spec import HyperConnectionsSpec
 from penstock_kernels import reference
-from penstock_worker.layers.feed_forward import FeedForward, MixtureOfExperts
+from penstock_worker.layers.experts import MixtureOfExperts
+from penstock_worker.layers.feed_forward import FeedForward
 from penstock_worker.layers.parts import LayerAttention, Norm, Parts
 from penstock_worker.layers.step import Step
 

@@ -27,7 +27,7 @@ from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.matmul_tiles import expert_tiles
 from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
 from penstock_worker.forward.cpu.packing import CPUPacking
-from penstock_worker.layers.feed_forward import experts_of
+from penstock_worker.layers.experts import experts_of
 from penstock_worker.layers.host_experts import HostExperts, HostLane, PinnedRows
 from penstock_worker.layers.parts import Parts
 from penstock_worker.layers.streamed_experts import (

@@ -10,7 +10,7 @@ import torch
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.recurrent_spec import RecurrentSpec
 from penstock_kernels import reference
-from penstock_worker.layers.feed_forward import RoutedExperts
+from penstock_worker.layers.experts import RoutedExperts
 from penstock_worker.layers.latent_attention import PerHead
 from penstock_worker.layers.parts import DecoderOps, LayerExperts, Parts, Recurrence
 from penstock_worker.layers.recurrent.mixers import RecurrentLayer

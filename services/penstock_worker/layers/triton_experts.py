@@ -19,7 +19,7 @@ from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.matmul_tiles import EXPERTS_FP8, MatmulTiles, expert_tiles
 from penstock_worker.adapters.device_adapters import DeviceAdapters
 from penstock_worker.adapters.device_products import DeviceAdaptedExperts
-from penstock_worker.layers.feed_forward import experts_of
+from penstock_worker.layers.experts import experts_of
 from penstock_worker.layers.parts import ExpertsAtOnce, Parts
 from penstock_worker.layers.triton_router import TritonRouter
 from penstock_worker.quantisation.fp8 import FP8Blocks, FP8Rows

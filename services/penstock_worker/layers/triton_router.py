@@ -8,7 +8,7 @@ from torch import Tensor
 
 from penstock.model.layer_spec import ExpertsSpec
 from penstock_kernels.triton.experts.routing import RoutingRule, route
-from penstock_worker.layers.feed_forward import expert_scales, load_router
+from penstock_worker.layers.experts import expert_scales, load_router
 from penstock_worker.layers.parts import Parts
 from penstock_worker.quantisation.interface import Product
 

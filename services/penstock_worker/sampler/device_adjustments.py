@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from penstock_kernels.triton.sampling.adjustments import DeviceRowAdjustments, count_tokens
-from penstock_worker.sampler.adjustments import SequenceAdjustments, everything, without, words_of
+from penstock_worker.sampler.adjustments import SequenceAdjustments
 from penstock_worker.sampler.interface import SampleRequest
 from penstock_worker.sampler.penalties import Penalties
+from penstock_worker.sampler.token_masks import everything, without, words_of
 
 
 def adjusted(requests: list[SampleRequest]) -> list[int]:

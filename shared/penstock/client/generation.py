@@ -29,18 +29,15 @@ from penstock.request.sampling_params import RequestOutputKind
 class Generation:
     """Iterate it for lists of SequenceDelta, until every sequence has finished.
 
-    `key` is the request's number in its holder, the session that it runs in or the waiting room
-    where it waits for one; the client renews both on a resubmit.
     Deltas that the consumer has not taken yet are merged, so what waits is bounded by max_tokens.
-    cached_tokens: number of the prompt's tokens that were found in the KV cache when the request
-    started; None before.
 
-    prompt_logprobs: an entry for each token of the prompt, None for the first; complete before the
-    first delta comes, unless the request ends early.  None if they weren't asked for.
-
-    timing: when what happened; None if it wasn't asked for.  The client keeps a timed generation
-    until the engine core has sent the last output of every sequence, also of those that ended here
-    at a stop string.
+    key: the request's number in its holder, the session that it runs in or the waiting room where
+    it waits for one; the client renews both on a resubmit.  cached_tokens: of the prompt, found in
+    the KV cache when the request started; None before.  prompt_logprobs: an entry for each token of
+    the prompt, None for the first; complete before the first delta comes, unless the request ends
+    early.  None if they weren't asked for.  timing: when what happened; None if it wasn't asked
+    for.  The client keeps a timed generation until the engine core has sent the last output of
+    every sequence, also of those that ended here at a stop string.
     """
 
     def __init__(
@@ -185,9 +182,8 @@ class Generation:
         """Does nothing: only a pooling request gets vectors."""
 
     def abort(self, *, withdrawn: bool = False) -> None:
-        """Ends the request here and in the engine core, unless it has ended already. withdrawn: its
-        answer won't be resumed, whatever claim it has.  If the request's observer wants the engine
-        core's timeline, the client keeps the request until that has come."""
+        """Ends the request here and in the engine core, unless it has ended already; it is kept
+        until the timeline has come that its observer wants. withdrawn: its claim counts no more."""
         if withdrawn:
             self.terms = self.terms.unclaimed()
         self._end_plain()
@@ -260,8 +256,7 @@ class Generation:
             self._close(keep=self.timing is not None and not self.timing.complete)
 
     def _take_facts(self, output: SequenceOutput) -> None:
-        """Takes what only a sequence's first and last outputs have: the number of cached tokens,
-        the prompt's log-probabilities, and the timeline."""
+        """Takes what only a sequence's first and last outputs have."""
         if self.cached_tokens is None and output.cached_tokens is not None:
             self.cached_tokens = output.cached_tokens
             self._observed.found_cached(output.cached_tokens)
@@ -273,12 +268,9 @@ class Generation:
             self.timing.hear(output.sequence, output.timeline)
 
     def feed(self, sink: Sink) -> None:
-        """Offers deltas to `sink` first while the consumer waits for some.
-
-        The sink is called once in each iteration of the event loop that brought deltas, with all
-        of them.  The consumer gets those that the sink doesn't take.  So a stream's tokens can be
-        written without waking the stream's task.
-        """
+        """Offers deltas to `sink` first while the consumer waits for some: once in each iteration
+        of the event loop that brought any, with all of them. The consumer gets those that the sink
+        doesn't take. So a stream's tokens can be written without waking the stream's task."""
         self._sink = sink
 
     def feed_text(self, sink: TextSink) -> None:
@@ -289,7 +281,7 @@ class Generation:
 
     def flush(self) -> Put | None:
         """Gives the deltas of this iteration of the event loop to the sink, or wakes the consumer.
-        Called by the client when it has read all that had come, as what is returned soon is."""
+        Called by the client when it has read all that had come; so is what is returned."""
         self._due = False
         deltas = self._pending.peek()
         if not deltas:
@@ -366,8 +358,7 @@ class Generation:
     def _end_sequence(
         self, sequence: EmittedSequence, output: SequenceOutput, delta: SequenceDelta
     ) -> None:
-        """Closes a sequence whose last delta has come: here at a stop string, or in the engine
-        core."""
+        """Closes a sequence that has ended here at a stop string, or in the engine core."""
         del self._open[output.sequence]
         self._sole = None
         if self.timing is not None:

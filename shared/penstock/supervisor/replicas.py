@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import get_args
 
 import msgspec
 
@@ -20,13 +15,17 @@ from penstock.config.settings import (
     EngineConfig,
     MetricsSettings,
     ServeConfig,
-    WorkerSettings,
 )
 from penstock.errors import StartupError
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.process.machine import usable_cores
 from penstock.supervisor.child import ChildSpec
+from penstock.supervisor.executors import Executor, WorkerGroup, executor_of
+from penstock.supervisor.gpus import devices_of_workers
 from penstock.supervisor.numa import nodes_of_engine, with_nodes
+
+ROLES: tuple[KVRole, ...] = get_args(KVRole)
+"""What an engine core may be for, where several fetch KV of each other."""
 
 
 @dataclass(frozen=True)
@@ -113,114 +112,6 @@ def _replica(place: WorkerGroup, frontends: str, executor: Executor, grace: floa
     )
 
 
-# Where the workers of an engine core run: what is started for them here (`--executor`).
-
-RAY_GRACE = 15.0
-"""Seconds to stop the workers of a cluster, and to give its resources back."""
-
-
-@dataclass(frozen=True)
-class WorkerGroup:
-    """An engine core whose workers are wanted.
-
-    number: of `count`.  config_file: its configuration.  endpoint: where workers dial it.
-    model_dir: the prepared folder.  ready_file: exists from when the system was ready.
-    """
-
-    number: int
-    count: int
-    ranks: int
-    config_file: Path
-    endpoint: str
-    model_dir: Path
-    ready_file: Path
-
-    @property
-    def indexed(self) -> tuple[str, ...]:
-        """What tells an engine core's processes apart, where there are several."""
-        return ("--index", str(self.number)) if self.count > 1 else ()
-
-
-class Executor(Protocol):
-    """Makes the processes that are, or look after, the ranks of an engine core."""
-
-    def settings(self, engine: EngineConfig) -> EngineConfig:
-        """What an engine core is to tell its ranks where they run."""
-        ...
-
-    def workers(self, place: WorkerGroup) -> tuple[ChildSpec, ...]:
-        """What to run here, for as long as the engine core runs."""
-        ...
-
-
-class LocalExecutor:
-    """Starts a process next to the engine core for each rank, with a GPU of its own where there are
-    any.
-
-    Raises StartupError where there are too few.
-    """
-
-    def __init__(self, config: ServeConfig) -> None:
-        worker, ranks = config.engine.worker, config.engine.parallel.ranks
-        self._devices: Sequence[str | None] = devices_of_workers(
-            worker, ranks * config.data_parallel_size
-        )
-
-    def settings(self, engine: EngineConfig) -> EngineConfig:
-        return engine
-
-    def workers(self, place: WorkerGroup) -> tuple[ChildSpec, ...]:
-        return tuple(self._worker(place, rank) for rank in range(place.ranks))
-
-    def _worker(self, place: WorkerGroup, rank: int) -> ChildSpec:
-        index = place.number * place.ranks + rank
-        arguments = ["worker", "--config", str(place.config_file)]
-        if place.count > 1:
-            arguments += ["--index", str(index)]
-        arguments += ["--engine-endpoint", place.endpoint, "--rank", str(rank)]
-        device = self._devices[index]
-        return ChildSpec(
-            f"worker {index}",
-            tuple(arguments),
-            environment=() if device is None else ((VISIBLE, device),),
-        )
-
-
-class RayExecutor:
-    """One process that holds a placement group of a Ray cluster, with an actor for each rank.
-
-    Raises StartupError where Ray is not installed.
-    """
-
-    def __init__(self) -> None:
-        if importlib.util.find_spec("ray") is None:
-            raise StartupError(
-                "--executor ray needs Ray, which is not installed here: pip install"
-                " 'penstock-llm[ray]'"
-            )
-
-    def settings(self, engine: EngineConfig) -> EngineConfig:
-        """This machine's cores say nothing about those of the nodes: a rank computes with as many
-        threads as it reserves CPUs, which is one where nothing else was said."""
-        if engine.worker.threads is not None:
-            return engine
-        return msgspec.structs.replace(
-            engine, worker=msgspec.structs.replace(engine.worker, threads=1)
-        )
-
-    def workers(self, place: WorkerGroup) -> tuple[ChildSpec, ...]:
-        arguments = ("ray-workers", "--config", str(place.config_file), *place.indexed)
-        arguments += ("--engine-endpoint", place.endpoint, "--model-dir", str(place.model_dir))
-        arguments += ("--ready-file", str(place.ready_file))
-        name = f"ray {place.number}" if place.count > 1 else "ray"
-        return (ChildSpec(name, arguments, grace=RAY_GRACE),)
-
-
-def executor_of(config: ServeConfig) -> Executor:
-    """The one that the configuration names."""
-    return RayExecutor() if config.executor == "ray" else LocalExecutor(config)
-
-
 def worker_endpoints(runtime: RuntimeDir, count: int, given: str | None) -> list[str]:
     """Where the workers of each engine core dial. given: with commas; None: the runtime folder."""
     if given is None:
@@ -239,79 +130,6 @@ def split_places(given: str, count: int, flag: str) -> list[str]:
             "each engine core needs one"
         )
     return places
-
-
-# Which GPUs there are, without loading CUDA, and which of them each worker gets.
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-"""CUDA's own variable: indices or UUIDs with commas, as `nvidia-smi -L` shows them."""
-
-DRIVER = Path("/proc/driver/nvidia/gpus")
-_PATIENCE = 20.0
-_ON_CUDA = ("auto", "triton")
-"""Kernel backends that a GPU can have."""
-
-
-def devices_of_workers(
-    worker: WorkerSettings, count: int, find: Callable[[], list[str]] | None = None
-) -> list[str | None]:
-    """What `count` workers of this machine are to see as CUDA_VISIBLE_DEVICES, one GPU each; None:
-    what the supervisor sees.
-
-    find: the GPUs that may be used (`visible_gpus`).  Raises StartupError where there are fewer
-    GPUs than workers; with --device auto, none at all means the CPU.
-    """
-    if worker.device == "cpu" or worker.attention_backend not in _ON_CUDA:
-        return [None] * count
-    found = (find or visible_gpus)()
-    if not found and worker.device == "auto":
-        return [None] * count
-    if not found:
-        raise StartupError("no GPU was found: say --device cpu, or install torch for CUDA")
-    if len(found) < count:
-        raise StartupError(
-            f"{count} workers need a GPU each, and there are only {len(found)}: ask for fewer with"
-            " --tensor-parallel-size, --pipeline-parallel-size and --data-parallel-size, or say"
-            " --device cpu"
-        )
-    return [*found[:count]]
-
-
-def visible_gpus(environment: Mapping[str, str] = os.environ, driver: Path = DRIVER) -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    said = environment.get(VISIBLE)
-    if said is None:
-        return [str(number) for number in range(_count(driver))]
-    names = []
-    for name in (part.strip() for part in said.split(",")):
-        # CUDA, too, takes what stands before the first that is none.
-        if not name or name.startswith("-"):
-            break
-        names.append(name)
-    return names
-
-
-def _count(driver: Path) -> int:
-    """nvidia-smi is asked first: in a container, the driver's folder may show the host's GPUs."""
-    program = shutil.which("nvidia-smi")
-    if program is not None:
-        try:
-            done = subprocess.run(
-                [program, "-L"], capture_output=True, text=True, timeout=_PATIENCE, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return 0
-        lines = done.stdout.splitlines() if done.returncode == 0 else []
-        return sum(line.startswith("GPU ") for line in lines)
-    try:
-        return sum(1 for _ in driver.iterdir())
-    except OSError:
-        return 0
-
-
-# What several engine cores on one machine are for, and where they fetch KV of each other.
-
-ROLES: tuple[KVRole, ...] = get_args(KVRole)
 
 
 def kv_caches(config: ServeConfig, runtime: RuntimeDir) -> list[CacheSettings]:
@@ -351,9 +169,6 @@ def _roles(text: str, count: int) -> list[KVRole]:
     if all(role == "prefill" for role in roles):
         raise StartupError("kv_roles: somebody has to generate, too; all of them are prefill")
     return [role for each in roles for role in ROLES if role == each]
-
-
-# What each engine core of a machine gets of it: threads, memory, ports. Its ranks share that.
 
 
 def share(engine: EngineConfig, number: int, count: int) -> EngineConfig:

@@ -31,13 +31,8 @@ from penstock.net import listener
 from penstock.net.runtime_dir import MAX_IPC_PATH, PREFIX, RuntimeDir
 from penstock.supervisor import replicas
 from penstock.supervisor.child import ChildSpec, start
-from penstock.supervisor.replicas import (
-    EngineAddresses,
-    devices_of_workers,
-    make_replicas,
-    share,
-    visible_gpus,
-)
+from penstock.supervisor.gpus import devices_of_workers, visible_gpus
+from penstock.supervisor.replicas import EngineAddresses, make_replicas, share
 from penstock.supervisor.report import StartupReport
 
 

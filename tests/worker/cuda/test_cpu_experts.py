@@ -23,7 +23,7 @@ from penstock_kernels.cpu.routed_experts import MOST_ROWS
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.layers import host_experts, level_experts
-from penstock_worker.layers.feed_forward import LatentExperts, MixtureOfExperts
+from penstock_worker.layers.experts import LatentExperts, MixtureOfExperts
 from penstock_worker.layers.host_experts import HostExperts, PinnedRows
 from penstock_worker.layers.level_experts import CardExperts
 from tests.interpreted_triton import DEVICE

@@ -15,7 +15,7 @@ from torch import Tensor
 from penstock.recommend.beside_card import BesideCard, ExpertShape, HostFigures, PlacedModel
 from penstock.recommend.cards import DEVICES
 from penstock_kernels.cpu import library
-from penstock_worker.layers.feed_forward import MixtureOfExperts
+from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.host_experts import HostLane
 from penstock_worker.layers.parts import ExpertsAtOnce
 from penstock_worker.layers.streamed_experts import PairsByPlace

@@ -12,7 +12,7 @@ import torch
 from penstock.model.prepared_model import WeightFiles
 from penstock_worker.forward import reference, triton
 from penstock_worker.forward.interface import Batch, Forward, Unable
-from penstock_worker.layers.feed_forward import MixtureOfExperts
+from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.triton_experts import PackedExperts
 from tests.interpreted_triton import one_kernel_at_a_time
 from tests.worker.cpu_model import CPUModel

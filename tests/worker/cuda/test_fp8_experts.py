@@ -14,7 +14,7 @@ from torch import Tensor
 
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.layers.feed_forward import MixtureOfExperts
+from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.triton_experts import (
     FP8Experts,
     PackedExperts,

@@ -31,7 +31,7 @@ from penstock_worker.batch.logits import in_torch
 from penstock_worker.forward.aux_hidden import aux_hidden_for
 from penstock_worker.forward.interface import Batch, Forward
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.layers.feed_forward import load_by_token
+from penstock_worker.layers.experts import load_by_token
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.weights.names import TOKEN_EXPERTS
 from penstock_worker.weights.stored import StoredTensor

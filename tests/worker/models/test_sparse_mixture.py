@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
-from penstock_worker.layers.feed_forward import sparse_mixture
+from penstock_worker.layers.experts import sparse_mixture
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.01, 0.3])

@@ -14,7 +14,7 @@ from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec
 from penstock_kernels.cpu.matrix import MatrixKind, PackedMatrix
 from penstock_worker.forward.cpu.split import Split
 from penstock_worker.forward.cpu.weights import ExpertWeights, FeedForwardMatrices
-from penstock_worker.layers.feed_forward import load_by_token
+from penstock_worker.layers.experts import load_by_token
 from penstock_worker.weights.weights import Weights
 
 
