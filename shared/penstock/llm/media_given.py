@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.media.sound_layout import MAX_RATE, MIN_RATE
 from penstock.media.sources import MediaSource, sound_uri
 from penstock.media.words import WORDS
 from penstock.model.media_facts import MediaKind
+from penstock.model.sound_facts import MAX_RATE, MIN_RATE
 
 # Pictures as the library's callers have them: objects of Pillow, arrays.
 

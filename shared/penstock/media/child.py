@@ -19,9 +19,8 @@ from penstock.forms.geometry import BadShape
 from penstock.forms.video import VideoForm
 from penstock.media.picture import BadPicture, open_picture, raw_picture
 from penstock.media.prepared import write
-from penstock.media.sound_layout import BadLength
 from penstock.media.wire import MAX_FRAME, Answer, DocumentText, Prepare, ProcessBounds
-from penstock.model.sound_facts import HammingMel, SoundPreparation, Spectrogram
+from penstock.model.sound_facts import BadLength, SoundPreparation, Spectrogram
 from penstock.process.isolated_child import SOCKET, begin, confine, read_frame, write_frame
 from penstock.process.memory import resident_bytes
 
@@ -172,7 +171,7 @@ def _sound(task: Prepare, mel: SoundPreparation, *, whole: bool) -> PreparedArra
     if not np.isfinite(found).all():
         raise Unfit("holds samples that are too large")
     arrays = {LOG_MEL: found}
-    if isinstance(mel, HammingMel) and mel.beside_pictures:
+    if mel.knows_pictures:
         arrays[BESIDE] = np.ones(1, np.int32)
     return PreparedArrays(arrays, (len(samples),))
 

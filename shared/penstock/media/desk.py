@@ -38,13 +38,13 @@ from penstock.media.items import (
     preparation_digest,
     sha256_hex,
 )
-from penstock.media.layout import ItemLayout, layout
+from penstock.media.layout import ItemLayout, beside_others, layout
 from penstock.media.pool import MediaPool, Unpreparable
-from penstock.media.sound_layout import BadLength, beside_others
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop
 from penstock.media.wire import AnyItem, ItemBounds, Prepare, ProcessBounds
 from penstock.media.words import TOO_MANY, WORDS, SourceKind
 from penstock.model.media_facts import MediaFacts
+from penstock.model.sound_facts import BadLength
 
 
 @dataclass(slots=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
+
+import msgspec
 
 from penstock.forms.form import ImageForm, ItemRun, Runs
 from penstock.forms.video import VideoForm
-from penstock.media.sound_layout import sound_rows
 from penstock.model.media_facts import MediaFacts, MediaKind
+from penstock.model.sound_facts import SoundForm
 
 
 class ItemLayout(NamedTuple):
@@ -37,9 +40,22 @@ def layout(facts: MediaFacts, kind: MediaKind, shape: tuple[int, ...]) -> ItemLa
     if isinstance(preparation, ImageForm | VideoForm):
         made = preparation.laid_out(shape)
     else:
-        made = Runs.of(sound_rows(preparation, *shape))
+        made = Runs.of(preparation.embeddings(*shape))
     runs = tuple(
         ItemRun(run.text if number else own.before + run.text, run.rows)
         for number, run in enumerate(made.runs)
     )
     return ItemLayout(kind, runs, made.behind + own.behind, made.grid, made.marked)
+
+
+def beside_others(facts: MediaFacts, brought: Collection[MediaKind]) -> MediaFacts:
+    """The facts of a prompt with media of these kinds, of a model that encodes sounds otherwise
+    where there are pictures, too."""
+    own = facts.kinds.get("audio")
+    if own is None or not isinstance(own.preparation, SoundForm):
+        return facts
+    preparation = own.preparation.beside(brought)
+    if preparation is own.preparation:
+        return facts
+    changed = msgspec.structs.replace(own, preparation=preparation)
+    return msgspec.structs.replace(facts, kinds={**facts.kinds, "audio": changed})

@@ -11,7 +11,6 @@ import functools
 
 import numpy as np
 
-from penstock.media.sound_layout import chunks_of, frames_of
 from penstock.model.sound_facts import BlockMel, LogMel
 
 LOG_MEL = "mel"
@@ -33,7 +32,7 @@ _STEP = 27.0 / np.log(6.4)
 
 def log_mel(mel: LogMel, samples: np.ndarray) -> np.ndarray:
     """float32 [chunks, bins, frames] of float32 samples at the model's rate. Raises BadLength."""
-    chunks, frames = chunks_of(mel, len(samples)), frames_of(mel, len(samples))
+    chunks, frames = mel.chunks(len(samples)), mel.windows(len(samples))
     if mel.exact:
         # Of the silence that would follow, windows of sound and silence read no more than this.
         return _scaled(mel, np.pad(samples, (0, 2 * mel.n_fft)))[None, :, :frames]

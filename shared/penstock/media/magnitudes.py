@@ -13,7 +13,6 @@ import math
 import numpy as np
 
 from penstock.media.log_mel import FLOOR, HIGHEST, RANGE
-from penstock.media.sound_layout import check_shortest, emphasised_windows, windows_of
 from penstock.model.sound_facts import EmphasisedMel, FrameMel, HammingMel, PairedMel
 
 _BLOCK = 3000
@@ -22,7 +21,7 @@ _BLOCK = 3000
 
 def magnitude_mel(mel: FrameMel, samples: np.ndarray) -> np.ndarray:
     """float32 [1, bins, windows] of float32 samples at the model's rate. Raises BadLength."""
-    count = windows_of(mel, len(samples))
+    count = mel.windows(len(samples))
     before = np.zeros(mel.frame // 2, np.float32)
     padded = np.concatenate((before, samples.astype(np.float32, copy=False)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, mel.frame)[:: mel.hop][:count]
@@ -39,7 +38,7 @@ def magnitude_mel(mel: FrameMel, samples: np.ndarray) -> np.ndarray:
 def emphasised_mel(mel: EmphasisedMel, samples: np.ndarray) -> np.ndarray:
     """float32 [1, bins, windows] of float32 samples at the model's rate; a window's first sample is
     less a share of itself. Raises BadLength."""
-    count = emphasised_windows(mel, len(samples))
+    count = mel.windows(len(samples))
     whole = np.zeros(mel.padded(len(samples)), np.float32)
     whole[: len(samples)] = samples
     windows = np.lib.stride_tricks.sliding_window_view(whole, mel.frame)[:: mel.hop][:count]
@@ -62,7 +61,7 @@ def emphasised_mel(mel: EmphasisedMel, samples: np.ndarray) -> np.ndarray:
 def paired_mel(mel: PairedMel, samples: np.ndarray) -> np.ndarray:
     """float32 [1, bins, windows] of float32 samples at the model's rate; a window that is left over
     counts for the loudest, and is left out. Raises BadLength."""
-    check_shortest(mel, len(samples))
+    kept_windows = mel.frames(len(samples))
     count, spare = len(samples) // mel.hop + 1, mel.n_fft - mel.frame
     padded = np.pad(samples.astype(np.float32, copy=False), mel.n_fft // 2, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, mel.n_fft)[:: mel.hop][:count]
@@ -74,7 +73,7 @@ def paired_mel(mel: PairedMel, samples: np.ndarray) -> np.ndarray:
         logs = np.log10(np.maximum(spectrum @ bands, FLOOR))
         out[:, begin : begin + len(logs)] = logs.T
     kept = np.maximum(out, out.max() - RANGE) / 4.0 + 1.0
-    return np.ascontiguousarray(kept[None, :, : mel.frames(len(samples))], np.float32)
+    return np.ascontiguousarray(kept[None, :, :kept_windows], np.float32)
 
 
 SIXTEEN_BITS = 32_768
@@ -84,7 +83,6 @@ SIXTEEN_BITS = 32_768
 def hamming_mel(mel: HammingMel, samples: np.ndarray) -> np.ndarray:
     """float32 [1, bins, windows] of float32 samples at the model's rate; a window's first sample is
     less a share of itself. Raises BadLength."""
-    check_shortest(mel, len(samples))
     count = mel.frames(len(samples))
     whole = samples.astype(np.float32, copy=False)
     windows = np.lib.stride_tricks.sliding_window_view(whole, mel.frame)[:: mel.hop][:count]

@@ -11,7 +11,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from penstock.media.sound_layout import MAX_RATE, MIN_RATE
+from penstock.model.sound_facts import MAX_RATE, MIN_RATE
 
 FORMATS = ("WAV", "FLAC", "OGG", "MP3", "AIFF", "AU")
 """The sound formats that libsndfile reads, for people."""

@@ -11,8 +11,8 @@ from penstock.families.vision.phi4_multimodal import AUDIO_TOKEN, SOUND_DEFAULTS
 from penstock.formats.fields import Fields
 from penstock.model.audio_spec import AudioSpec
 from penstock.model.media_facts import KindFacts
-from penstock.model.sound_facts import HammingMel
-from penstock.prepare.sound_readers import MAX_FRAME, MAX_RATE
+from penstock.model.sound_facts import MAX_RATE, HammingMel
+from penstock.prepare.sound_readers import MAX_FRAME
 from penstock.prepare.sounds import check_known, of_pictures
 
 PHI4 = ("Phi4MultimodalFeatureExtractor", "Phi4MMAudioFeatureExtractor")

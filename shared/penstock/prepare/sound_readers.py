@@ -19,7 +19,7 @@ from penstock.formats.fields import Fields
 from penstock.media.log_mel import HIGHEST
 from penstock.model.audio_spec import AudioSpec, ConformerSpec
 from penstock.model.media_facts import KindFacts
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, PairedMel, Waveform
+from penstock.model.sound_facts import MAX_RATE, EmphasisedMel, FrameMel, PairedMel, Waveform
 from penstock.model.sound_projector_spec import EmbedderProjector, QueryProjector
 from penstock.prepare.sounds import check_known, of_pictures
 
@@ -27,7 +27,7 @@ GEMMA4 = "Gemma4AudioFeatureExtractor"
 SECONDS = 30
 """Longest sound: transformers' extractor leaves out what follows, and its setting isn't in the
 file."""
-MAX_RATE, MAX_FRAME = 384_000, 65_536
+MAX_FRAME = 65_536
 
 
 def gemma4_sounds(

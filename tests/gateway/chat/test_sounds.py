@@ -10,7 +10,6 @@ import pytest
 
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
-from penstock.media.sound_layout import sound_rows
 from penstock_engine.handlers.media import check_media
 from tests.gateway.media import (
     MEL,
@@ -26,7 +25,7 @@ from tests.gateway.media import (
 from tests.shared.media.sounds import RATE, sound
 
 BOTH = ("image", "audio")
-HALF = sound_rows(MEL, RATE // 2)
+HALF = MEL.embeddings(RATE // 2)
 """Rows of half a second."""
 
 
@@ -45,7 +44,7 @@ async def test_sounds_and_pictures_go_to_the_engine_core() -> None:
     async with SeeingGateway(engine) as gateway:
         reply = await gateway.ask(text("xy"), audio(), text("c"), image(), url, audio())
         assert reply.status_code == 200, reply.text
-        short = sound_rows(MEL, int(0.3 * RATE))
+        short = MEL.embeddings(int(0.3 * RATE))
         ids = ids_of(engine, "user:xy<|AUDIO|>c<image><|AUDIO|><|AUDIO|>;", HALF, short, HALF)
         assert engine.submitted[0][0] == ids
         assert reply.json()["usage"]["prompt_tokens"] == len(ids)

@@ -10,15 +10,15 @@ from transformers import Phi4MultimodalFeatureExtractor
 from penstock.forms.pixels import Pixels
 from penstock.forms.sheets import SheetImages
 from penstock.media.items import preparation_digest
+from penstock.media.layout import beside_others
 from penstock.media.log_mel import BESIDE, LOG_MEL
 from penstock.media.magnitudes import hamming_mel
 from penstock.media.pool import MediaPool
 from penstock.media.prepared import read
 from penstock.media.sound import open_sound
-from penstock.media.sound_layout import BadLength, beside_others, sound_rows
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock.model.sound_facts import HammingMel
+from penstock.model.sound_facts import BadLength, HammingMel
 from tests.shared.media.sounds import RATE, saved_sound, sound
 
 MEL = HammingMel(
@@ -45,9 +45,9 @@ def test_windows_are_those_of_transformers(bins: int) -> None:
         assert found.dtype == np.float32
         assert found.shape == (1, bins, wanted["audio_input_features"].shape[1])
         assert np.abs(found[0].T - wanted["audio_input_features"][0]).max() < 1e-4
-        assert sound_rows(mel, samples) == wanted["audio_embed_sizes"][0]
+        assert mel.embeddings(samples) == wanted["audio_embed_sizes"][0]
     with pytest.raises(BadLength, match="400 at least"):
-        sound_rows(MEL, 399)
+        MEL.embeddings(399)
 
 
 async def test_a_sound_beside_pictures_is_another_item() -> None:

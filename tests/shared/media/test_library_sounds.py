@@ -24,7 +24,6 @@ from penstock.media.layout import layout
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
 from penstock.media.prompt import with_rows, with_runs
-from penstock.media.sound_layout import sound_rows
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts
@@ -71,7 +70,7 @@ async def test_every_form_of_a_sound(text: ModelText, desk: MediaDesk, tmp_path:
     file = tmp_path / "a.wav"
     file.write_bytes(saved_sound(made, subtype="FLOAT"))
     forms = [(made, RATE), (made.astype(np.float64), RATE), file, str(file), file.read_bytes()]
-    wanted, rows = log_mel(MEL, made), sound_rows(MEL, len(made))
+    wanted, rows = log_mel(MEL, made), MEL.embeddings(len(made))
     prompt = {"prompt": "a<|AUDIO|>" * len(forms), "multi_modal_data": {"audio": forms}}
     with desk.lease("") as lease:
         ids, media = await library_prompt(prompt, text).ready(desk, text, lease)

@@ -33,10 +33,16 @@ from penstock.media.magnitudes import emphasised_mel, magnitude_mel, paired_mel
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.prepared import read
 from penstock.media.sound import FORMATS, MAX_CHANNELS, BadSound, is_chained, open_sound, raw_sound
-from penstock.media.sound_layout import BadLength, frames_of, sound_rows
 from penstock.media.spectrogram import sample_frames
 from penstock.media.wire import ItemBounds, Prepare, ProcessBounds
-from penstock.model.sound_facts import EmphasisedMel, FrameMel, LogMel, PairedMel, Waveform
+from penstock.model.sound_facts import (
+    BadLength,
+    EmphasisedMel,
+    FrameMel,
+    LogMel,
+    PairedMel,
+    Waveform,
+)
 from tests import thinning
 from tests.shared.media.sounds import RATE, saved_sound, sound
 from tests.shared.media.test_fuzz import damaged
@@ -101,7 +107,7 @@ def test_spectrograms_are_those_of_transformers(mel: LogMel) -> None:
         wanted = theirs._np_extract_fbank_features(whole[None], "cpu")[0]
         wanted = wanted.reshape(mel.bins, chunks, -1).transpose(1, 0, 2)
         found = log_mel(mel, samples)
-        assert found.shape == (chunks, mel.bins, frames_of(mel, len(samples)))
+        assert found.shape == (chunks, mel.bins, mel.windows(len(samples)))
         assert found.dtype == np.float32
         assert np.array_equal(found, wanted[:, :, : found.shape[2]])
 
@@ -119,11 +125,11 @@ def test_magnitudes_are_those_of_transformers(bins: int) -> None:
         assert found.shape == (1, bins, mask.sum())
         assert found.dtype == np.float32
         assert np.abs(found[0].T - wanted["input_features"][0][mask]).max() < 1e-5
-        assert sound_rows(mel, samples) == mask[::2][::2].sum()
+        assert mel.embeddings(samples) == mask[::2][::2].sum()
     with pytest.raises(BadLength, match="161 at least"):
-        sound_rows(FRAMES, 160)
+        FRAMES.embeddings(160)
     with pytest.raises(BadLength, match="30 s at most"):
-        sound_rows(FRAMES, 30 * RATE + 1)
+        FRAMES.embeddings(30 * RATE + 1)
 
 
 @pytest.mark.parametrize("samples", [1, 639, 640, 641, 7777, 31 * RATE])
@@ -134,12 +140,12 @@ def test_samples_as_they_are_are_those_of_transformers(samples: int) -> None:
     found = sample_frames(waveform, given)
     assert found.dtype == np.float32
     assert np.array_equal(found[0].T, wanted["input_features"][0])
-    assert found.shape == (1, 640, sound_rows(waveform, samples))
+    assert found.shape == (1, 640, waveform.embeddings(samples))
 
 
 def test_a_sound_of_no_samples_has_none() -> None:
     with pytest.raises(BadLength, match="1 at least"):
-        sound_rows(Waveform(sampling_rate=RATE, frame=640), 0)
+        Waveform(sampling_rate=RATE, frame=640).embeddings(0)
 
 
 EMPHASISED = EmphasisedMel(
@@ -171,11 +177,11 @@ def test_emphasised_magnitudes_are_those_of_transformers(bins: int) -> None:
         assert found.shape == (1, bins, wanted["input_features"].shape[1])
         assert found.dtype == np.float32
         assert np.abs(found[0].T - wanted["input_features"][0]).max() < 1e-4
-        assert sound_rows(mel, samples) == 189
+        assert mel.embeddings(samples) == 189
     with pytest.raises(BadLength, match="513 at least"):
-        sound_rows(EMPHASISED, 512)
+        EMPHASISED.embeddings(512)
     with pytest.raises(BadLength, match="30 s at most"):
-        sound_rows(EMPHASISED, 30 * RATE + 1)
+        EMPHASISED.embeddings(30 * RATE + 1)
 
 
 PAIRS = PairedMel(
@@ -203,27 +209,27 @@ def test_pairs_of_windows_are_those_of_transformers(samples: int) -> None:
     alike = SimpleNamespace(
         melspec_kwargs={"hop_length": 160}, projector_window_size=15, projector_downsample_rate=5
     )
-    assert [sound_rows(PAIRS, samples)] == lengths(alike, [samples])
+    assert [PAIRS.embeddings(samples)] == lengths(alike, [samples])
 
 
 def test_a_sound_that_is_too_short_for_pairs() -> None:
     for samples in (0, 1, 256):
         with pytest.raises(BadLength, match="257 at least"):
-            sound_rows(PAIRS, samples)
+            PAIRS.embeddings(samples)
 
 
 def test_rows_of_a_sound() -> None:
-    assert sound_rows(WHISPER, 1) == sound_rows(WHISPER, 30 * RATE) == 1500
-    assert [sound_rows(MANY, n) for n in (1, 30 * RATE, 30 * RATE + 1)] == [375, 375, 750]
+    assert WHISPER.embeddings(1) == WHISPER.embeddings(30 * RATE) == 1500
+    assert [MANY.embeddings(n) for n in (1, 30 * RATE, 30 * RATE + 1)] == [375, 375, 750]
     for samples in (321, 1000, 160_000, 30 * RATE):
         windows = -(-samples // 160)  # transformers' rule, of its attention mask
-        assert sound_rows(CUT, samples) == ((windows - 1) // 2 + 1 - 2) // 2 + 1
+        assert CUT.embeddings(samples) == ((windows - 1) // 2 + 1 - 2) // 2 + 1
     with pytest.raises(BadLength, match="321 at least"):
-        sound_rows(CUT, 320)
+        CUT.embeddings(320)
     with pytest.raises(BadLength, match=r"lasts 30\.0 s; this model hears 30 s at most"):
-        sound_rows(WHISPER, 30 * RATE + 1)
+        WHISPER.embeddings(30 * RATE + 1)
     with pytest.raises(BadLength, match="no samples"):
-        sound_rows(MANY, 0)
+        MANY.embeddings(0)
 
 
 def head(size: int, *, channels: int = 1, rate: int = RATE, data: int | None = None) -> bytes:

@@ -21,7 +21,6 @@ from penstock.formats.fields import Fields
 from penstock.formats.weight_files import find_safetensors
 from penstock.media.log_mel import LOG_MEL
 from penstock.media.prepared import write
-from penstock.media.sound_layout import sound_rows
 from penstock.media.spectrogram import spectrogram
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
@@ -150,11 +149,10 @@ class Heard:
 
 def heard(case: str, seconds: float, seed: int) -> Heard:
     preparation, samples = CASES[case].mel, sound(seconds, seed=seed)
-    blocks = isinstance(preparation, BlockMel)
     mel = spectrogram(preparation, samples)
     content = write({LOG_MEL: mel})
     digest = hashlib.sha256(content).hexdigest()
-    rows = preparation.rows(len(samples)) if blocks else sound_rows(preparation, len(samples))
+    rows = preparation.embeddings(len(samples))
     item = MediaItem(digest, "audio", rows, len(content), digest)
     return Heard(samples, mel, content, item)
 
