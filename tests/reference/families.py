@@ -37,10 +37,7 @@ Coverage = dict[str, dict[str, Counter[str]]]
 """How many models the tests compute: by backend, by SHOWN, by the family's name in transformers."""
 TOWER_CLASS = "ForConditionalGeneration"
 """How the names of their classes end."""
-TOWER_HEAD = (
-    "| models | class in config.json | decoders | cases of tests | releases |\n"
-    "|---|---|---|---|---|\n"
-)
+TOWER_HEAD = "| models | class in config.json | decoders | tests/releases |\n|---|---|---|---|\n"
 BACKENDS = ("cpu", "triton", "reference")
 TESTED = ("cpu", "triton")
 """Backends whose tests are counted: the third is what they are compared with."""
@@ -180,7 +177,7 @@ def _seeing() -> str:
         "[Pictures](../guides/media.md) are taken on every backend, on `triton` with one rank. An "
         "unknown tower is left out, as with `--language-model-only`. Tests compare each case with "
         "transformers on `reference` and `cpu`, some on `triton` in its interpreter, and read "
-        "config.json of as many releases.\n\n"
+        "config.json of releases: the table has their numbers.\n\n"
         f"{', '.join(_watching())} take [videos](../guides/media.md#videos) too.\n\n"
         "[GGUF models with an mmproj file](../guides/media.md#gguf-files) see and hear too. "
         "Llama 3.2 Vision runs on `reference` alone.\n\n"
@@ -221,9 +218,9 @@ def _towered(family: TowerFamily, cases: list[str]) -> str:
     classes = ", ".join(f"`{name}`" for name in family.hub_classes)
     decoders = ", ".join(dict.fromkeys(half.family.name for half in family.halves.values()))
     count = sum(case in family.hub_classes for case in cases)
-    configs = len(configs_of(family)) or ""
+    configs = len(configs_of(family)) or "–"
     known = f"{family.known_as}{UNRELEASED if family.name in TOWERS_FROM_MEMORY else ''}"
-    return f"| {known} | {classes} | {decoders} | {count} |{configs and f' {configs}'} |\n"
+    return f"| {known} | {classes} | {decoders} | {count}/{configs} |\n"
 
 
 def _tested() -> str:

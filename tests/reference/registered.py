@@ -48,7 +48,7 @@ ENDINGS = r"(?:For[A-Z]\w*|(?:With|ModelWith)?LMHead\w*|(?:Encoder|MT|Text)?Mode
 """What a class's name ends in, behind what its relatives have in common."""
 DECODERS = "ForCausalLM"
 FILLS_WORDS = "ForMaskedLM"
-EXAMPLES = 4
+EXAMPLES = 2
 """Classes that a row of the page shows, where its models have no other name."""
 
 
