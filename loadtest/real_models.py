@@ -25,7 +25,7 @@ from loadtest.report import ROOT, Document, Flags, Measurement, machine_line, ta
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.prepare.describe import kv_bytes_per_token
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock.recommend.fits import tokens_per_s
 from penstock.recommend.releases import KnownRelease
 from penstock_kernels.cpu.matrix import SOURCES, pack

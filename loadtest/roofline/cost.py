@@ -11,7 +11,7 @@ from typing import Any
 from loadtest.roofline.probe import Limits
 from penstock.formats.gguf import GGUFFile, GGUFTensor
 from penstock.model.layer_spec import LayerSpec
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 

@@ -70,7 +70,7 @@ def _add_throughput(parser: Parser) -> None:
 
 
 def _add_serve(parser: Parser) -> None:
-    from penstock_bench.load.options import add_arguments
+    from penstock_bench.load.flags import add_arguments
 
     parser.description = (
         "Load on a server over SSE: closed loop with --concurrency streams, or open loop with "
@@ -140,7 +140,8 @@ def _engine(arguments: argparse.Namespace) -> Any:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from penstock_bench.load.options import OptionError, options
+    from penstock_bench.load.flags import options
+    from penstock_bench.load.options import OptionError
     from penstock_bench.load.report import to_markdown
     from penstock_bench.load.run import run
     from penstock_bench.load.target import TargetError

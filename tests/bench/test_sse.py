@@ -9,13 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock_bench.load.reception import (
-    MAX_EVENT_BYTES,
-    EventParser,
-    EventTooLarge,
-    ProtocolError,
-    ResponseParser,
-)
+from penstock_bench.load.event_parser import MAX_EVENT_BYTES, EventParser, EventTooLarge
+from penstock_bench.load.response_parser import ProtocolError, ResponseParser
 from tests.met import met
 from tests.thinning import part
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.cli.main import main
-from penstock_bench.load.options import Length, LoadOptions, OptionError, add_arguments
+from penstock_bench.load.flags import add_arguments
+from penstock_bench.load.options import Length, LoadOptions, OptionError
 from penstock_bench.load.target import Target, TargetError
 from penstock_bench.load.workload import WORDS, Workload, arrival_times
 

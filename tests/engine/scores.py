@@ -22,7 +22,7 @@ from penstock.protocol.to_frontend import (
     Welcome,
 )
 from penstock_engine.scheduler.multi_step import MOST
-from penstock_engine.sessions.frontends import MOST_HELD
+from penstock_engine.sessions.gathered_outputs import MOST_HELD
 from tests.engine.fake_adapters import adapted
 from tests.engine.fake_media import marks
 from tests.engine.fake_model import EOS, next_token, told_of

@@ -23,7 +23,8 @@ import zmq
 from deploy.local import free_port
 from penstock.protocol.from_frontend import Hello
 from penstock.protocol.from_worker import WorkerHello
-from penstock.transport.curve import ClientCurve, make_folders
+from penstock.transport.curve import ClientCurve
+from penstock.transport.curve_keys import make_folders
 from penstock.transport.wire import NO_BOOT, FrameKind, pack_header
 from testing.serving import PATIENCE, wait_until
 from tests.engine.engine_process import PATIENT, VERSIONS, Engine, write_prepared

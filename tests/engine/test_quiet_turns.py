@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock_engine.core import EngineCore
-from penstock_engine.record.replay import restore
+from penstock_engine.record.restoring import restore
 from penstock_engine.record.snapshot import snapshot
 from penstock_engine.sessions.effects import Effects
 from tests.engine.histories.adapters import AdapterWalker

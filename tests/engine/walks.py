@@ -12,7 +12,8 @@ from penstock.config.settings import RecordSettings
 from penstock_engine.core import EngineCore
 from penstock_engine.record.framing import log_files
 from penstock_engine.record.recorder import recording
-from penstock_engine.record.replay import replay, restore
+from penstock_engine.record.replay import replay
+from penstock_engine.record.restoring import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.harness import Harness
 from tests.engine.record.twins import Twins

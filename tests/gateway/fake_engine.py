@@ -25,7 +25,7 @@ from penstock.client.routing import RoutingRequest
 from penstock.client.session_turns import TextSink
 from penstock.client.timing import RequestTiming
 from penstock.errors import PenstockError
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.model.prepared_model import GenerationDefaults
 from penstock.protocol.call_values import encode_value
 from penstock.protocol.common import FinishReason, GrammarKind, NamedAdapter, TokenLogprobs, WakeTag

@@ -11,7 +11,7 @@ from penstock.client import ModelText
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.desk import MediaDesk
 from penstock.media.fetch import Fetcher
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.model.sound_facts import LogMel
 from penstock.protocol.media import Media

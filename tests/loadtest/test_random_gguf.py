@@ -13,7 +13,7 @@ from loadtest.peers.servers import default_model
 from loadtest.roofline.cost import model_cost
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from testing.quick_gguf import read_once
 
 LAYERS = 6

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from penstock.formats.fields import Fields
-from penstock.formats.gguf import QUANTISED_TYPES, READ_TYPES, TENSOR_TYPES
+from penstock.formats.gguf_types import QUANTISED_TYPES, READ_TYPES, TENSOR_TYPES
 from penstock.prepare.quantised import METHODS, read_quantisation
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
 from penstock_kernels.cpu.memory import Arena

@@ -13,7 +13,7 @@ from penstock_gateway.app import create_app
 from penstock_gateway.service import Patience, Service
 from penstock_rpc.calls import Calls
 from penstock_rpc.exchange import RunningCalls
-from penstock_rpc.process import RpcServer
+from penstock_rpc.server import RpcServer
 from penstock_rpc.services import routes_of
 from tests.gateway.conftest import machine, preparers_end  # noqa: F401
 from tests.gateway.fake_engine import FakeEngineClient

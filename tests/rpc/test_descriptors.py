@@ -20,7 +20,7 @@ from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
 from penstock_rpc.calls import Calls
 from penstock_rpc.exchange import RunningCalls
-from penstock_rpc.process import RpcServer
+from penstock_rpc.server import RpcServer
 from penstock_rpc.services import routes_of
 from tests.gateway.fake_engine import FakeEngineClient
 

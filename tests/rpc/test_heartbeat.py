@@ -26,10 +26,10 @@ from penstock_gateway.service import Service
 from penstock_rpc.calls import Calls
 from penstock_rpc.exchange import RunningCalls
 from penstock_rpc.kserve.tensors import _CONTENTS, _FORMATS
-from penstock_rpc.process import MAX_MESSAGE, RpcServer
 from penstock_rpc.protos.inference_pb2 import GenerateRequest
 from penstock_rpc.protos.kserve_pb2 import InferTensorContents, ModelInferRequest
 from penstock_rpc.protos.openai_pb2 import PostRequest
+from penstock_rpc.server import MAX_MESSAGE, RpcServer
 from penstock_rpc.services import REFLECTION_METHODS as REFLECTION
 from penstock_rpc.services import handlers_of, routes_of
 from tests import thinning

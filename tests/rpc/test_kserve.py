@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock_rpc.kserve import bodies
 from penstock_rpc.kserve import service as kserve
 from penstock_rpc.kserve.tensors import FINAL, INDEX
 from penstock_rpc.protos.kserve_pb2 import (
@@ -255,7 +256,7 @@ async def test_tensors_that_are_wrong(
 @pytest.mark.parametrize("where", ["parameters", "sampling_parameters"])
 async def test_more_fields_than_any_request_has_are_refused(serving: Serving, where: str) -> None:
     request = raw_request(HELLO)
-    many = kserve.MAX_PARAMETERS + 1
+    many = bodies.MAX_PARAMETERS + 1
     if where == "parameters":
         for number in range(many):
             request.parameters[f"k{number}"].bool_param = True
@@ -266,7 +267,7 @@ async def test_more_fields_than_any_request_has_are_refused(serving: Serving, wh
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await infer(serving, request)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert f"{where} has {many} entries; at most {kserve.MAX_PARAMETERS}" in str(
+    assert f"{where} has {many} entries; at most {bodies.MAX_PARAMETERS}" in str(
         refused.value.details()
     )
 

@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local import free_port
 from penstock.prepare import prepare
-from penstock.transport.curve import make_folders
+from penstock.transport.curve_keys import make_folders
 from testing.processes import freeze
 from testing.serving import PATIENCE, wait_until
 

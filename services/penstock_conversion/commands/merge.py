@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.models import columns, decimal
+from penstock.cli.columns import columns, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
 

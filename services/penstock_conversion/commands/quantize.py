@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from penstock.cli.models import columns, decimal
+from penstock.cli.columns import columns, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
 

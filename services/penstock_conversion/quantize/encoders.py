@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.gguf import BLOCKS
+from penstock.formats.gguf_types import BLOCKS
 from penstock_conversion.quantize.blocks import encode_affine, encode_bytes, encode_even
 from penstock_conversion.quantize.k_blocks import (
     encode_q2_k,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import InvalidRequest
-from penstock.formats.gguf import BLOCKS
+from penstock.formats.gguf_types import BLOCKS
 
 
 @dataclass(frozen=True)

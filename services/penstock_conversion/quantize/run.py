@@ -24,7 +24,7 @@ from penstock_conversion.quantize.source import SourceModel, gguf_source
 from penstock_conversion.quantize.writing import Importances, entries, write
 from penstock_worker.machine.cpu import usable_threads
 from penstock_worker.machine.memory import free_memory
-from penstock_worker.weights.files import gguf_name
+from penstock_worker.weights.gguf_files import gguf_name
 
 SAMPLE_TEXT = Path(__file__).with_name("sample_text.txt")
 """English prose of 1,400 tokens."""

@@ -17,7 +17,7 @@ from penstock.formats.gguf_names import part_paths
 from penstock.formats.gguf_split import open_gguf
 from penstock.formats.gguf_writing import metadata_bytes
 from penstock_conversion.quantize.mixes import HEAD, MixFacts
-from penstock_worker.weights.files import NVFP4
+from penstock_worker.weights.gguf_files import NVFP4
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
 _OF_PARTS = ("split.no", "split.count", "split.tensors.count")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from penstock.protocol.to_frontend import Prepared, SequenceOutput
 from penstock_engine.parts import HasDeadline
 from penstock_engine.request.reader import Reader
-from penstock_engine.sessions.frontends import Deadlines, FrontendSession
+from penstock_engine.sessions.frontends import FrontendSession
+from penstock_engine.sessions.gathered_outputs import Deadlines
 from penstock_engine.waiting.queue_bounds import TenantShares
 
 if TYPE_CHECKING:

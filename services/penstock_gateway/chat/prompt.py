@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import Field, InvalidRequest
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.media.prompt import of_chat
 from penstock.parsing.written_calls import Call, Mark, writer_of
 from penstock.text.as_written import PackedMessages, with_texts

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.ready_params import ReadyParams
     from penstock.client.session_turns import TextSink
     from penstock.client.timing import RequestTiming
-    from penstock.media.items import PromptMedia
+    from penstock.media.item_names import PromptMedia
     from penstock.protocol.common import Claim, ErrorCode, FinishReason, TokenLogprobs
     from penstock.request.sampling_params import SamplingParams
     from penstock.request.terms import Terms

@@ -23,7 +23,7 @@ from penstock.client.request_bounds import check_generates
 from penstock.client.turn_budget import forget
 from penstock.errors import InvalidRequest
 from penstock.media.budget import MediaLease
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.media.words import WORDS
 from penstock.request.terms import Terms
 from penstock_gateway.generate.answer import StreamedAnswer, searched_answer, whole_answer

@@ -10,7 +10,7 @@ from penstock.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from penstock.client.ready_params import ReadyParams
-    from penstock.media.items import PromptMedia
+    from penstock.media.item_names import PromptMedia
     from penstock.request.sampling_params import SamplingParams
     from penstock_gateway.generate.replay import ReplayedRequest
     from penstock_gateway.generate.reply import ReplyFormat, ReplyHead

@@ -38,7 +38,7 @@ from penstock_gateway.request.tokenising import off_the_loop
 
 if TYPE_CHECKING:
     from penstock.client import EngineClient, SequenceDelta
-    from penstock.media.items import PromptMedia
+    from penstock.media.item_names import PromptMedia
     from penstock.request.sampling_params import SamplingParams
     from penstock_gateway.generate.batch import GenerationBatch, Withdrawal
     from penstock_gateway.generate.reply import (

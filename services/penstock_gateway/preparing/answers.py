@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock.client.computing import fingerprint_of_parts
-from penstock.media.items import PreparedItem, PromptMedia
+from penstock.media.item_names import PromptMedia
+from penstock.media.items import PreparedItem
 from penstock.media.sources import MediaSource
 from penstock.protocol.common import Grant
 from penstock.request.terms import Terms

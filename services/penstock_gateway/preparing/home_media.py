@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from penstock.media.desk import MediaDesk
-from penstock.media.items import PreparedItem, PreparedItems
+from penstock.media.item_names import PreparedItems
+from penstock.media.items import PreparedItem
 from penstock.media.layout import ItemLayout
 from penstock.media.sources import MediaSource
 from penstock.media.wire import AnyItem

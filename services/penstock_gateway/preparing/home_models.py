@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.client.pool_request import PoolResult
 from penstock.errors import EngineUnavailable
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.protocol.common import Pooling
 from penstock.protocol.media import Media
 from penstock.request.terms import Terms

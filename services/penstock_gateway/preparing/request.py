@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.client.turn_budget import TurnBudget
 from penstock.errors import InvalidRequest
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.process import logs
 from penstock.request.structured_outputs import PARAM
 from penstock_gateway.generate.job import Blame, PreparedRequest, unchanged

@@ -6,10 +6,8 @@ import asyncio
 import binascii
 import contextlib
 import math
-import time
-import uuid
 from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from starlette.types import Message, Receive, Send
@@ -25,11 +23,18 @@ from penstock_gateway.http.errors import ClientGone, as_http_error, leaving, log
 from penstock_gateway.http.socket_protocol import Stay
 from penstock_gateway.http.sockets import closing
 from penstock_gateway.keys.ring import current, renew
+from penstock_gateway.realtime.messages import (
+    Append,
+    ClientMessages,
+    Commit,
+    ErrorMessage,
+    ServerMessage,
+    SessionCreated,
+    SessionUpdate,
+    TranscriptionDelta,
+    TranscriptionDone,
+)
 from penstock_gateway.realtime.utterance import AUDIO, Utterance
-from penstock_gateway.request.body import check_amount_now
-from penstock_gateway.request.decoding import decode_fields
-from penstock_gateway.request.fields import Flag, Text
-from penstock_gateway.request.skipping import skipping
 from penstock_gateway.service import Service
 from penstock_gateway.tracing import trace as tracing
 
@@ -258,106 +263,3 @@ def samples_of(message: Append) -> bytes:
             code="invalid_audio",
         )
     return data
-
-
-# What client and server say, in vLLM's shapes.
-
-
-class SessionUpdate(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="session.update"
-):
-    """What is transcribed from now on, by which model."""
-
-    model: Text = None
-    language: Text = None
-    """The language that is spoken: a code or an English name; null: it is detected in the first
-    piece."""
-    prompt: Text = None
-    """Names and words as they are written."""
-
-
-class Append(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag="input_audio_buffer.append",
-):
-    """More sound."""
-
-    audio: str
-    """Base64 of 16-bit samples, little-endian, of one channel at 16 kHz."""
-
-
-class Commit(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    tag="input_audio_buffer.commit",
-):
-    """Transcription may begin; with `final`, the sound is at its end."""
-
-    final: Flag = None
-
-
-ClientMessage = SessionUpdate | Append | Commit
-
-
-class SessionCreated(msgspec.Struct, frozen=True, kw_only=True, tag="session.created"):
-    id: str
-    created: int
-    """Unix time."""
-
-    @classmethod
-    def new(cls) -> SessionCreated:
-        return cls(id=f"sess-{uuid.uuid4().hex}", created=int(time.time()))
-
-
-class TranscriptionDelta(msgspec.Struct, frozen=True, kw_only=True, tag="transcription.delta"):
-    delta: str
-
-
-class TranscriptionDone(msgspec.Struct, frozen=True, kw_only=True, tag="transcription.done"):
-    """text: all deltas."""
-
-    text: str
-    usage: DurationUsage
-
-
-class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True, tag="error"):
-    error: str
-    code: str | None = None
-
-
-ServerMessage = SessionCreated | TranscriptionDelta | TranscriptionDone | ErrorMessage
-
-
-class _AnyMessage(msgspec.Struct, frozen=True):
-    type: str
-
-
-class ClientMessages:
-    """Reads what clients send. unknown_fields: the setting."""
-
-    def __init__(self, unknown_fields: str) -> None:
-        skips = unknown_fields == "ignore"
-        self._any = msgspec.json.Decoder(_AnyMessage)
-        self._decoders: dict[str, msgspec.json.Decoder[Any]] = {
-            str(kind.__struct_config__.tag): msgspec.json.Decoder(skipping(kind) if skips else kind)
-            for kind in (SessionUpdate, Append, Commit)
-        }
-
-    def read(self, text: bytes) -> ClientMessage:
-        """Raises InvalidRequest, which says what is allowed."""
-        check_amount_now(text)
-        kind = decode_fields(text, self._any).type
-        decoder = self._decoders.get(kind)
-        if decoder is None:
-            raise InvalidRequest(
-                f"type is {kind[:100]!r}; allowed: {', '.join(self._decoders)}",
-                param="type",
-                code="unknown_event",
-            )
-        found: ClientMessage = decode_fields(text, decoder)
-        return found

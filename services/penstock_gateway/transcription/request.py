@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from penstock.config.foreign_names import meant
 from penstock.errors import InvalidRequest
-from penstock.transcription.wishes import Wishes, code_of
+from penstock.transcription.languages import code_of
+from penstock.transcription.wishes import Wishes
 from penstock_gateway.request.decoding import convert
 from penstock_gateway.request.fields import Flag, Number, Text, Whole
 from penstock_gateway.request.multipart import Form

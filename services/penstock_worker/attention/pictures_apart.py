@@ -14,11 +14,10 @@ import torch
 from penstock_kernels.reference.tiling import padded_rows
 from penstock_worker.attention.encoded import DividedStep, Division
 from penstock_worker.attention.interface import BatchLayout
-from penstock_worker.attention.reference import (
+from penstock_worker.attention.reference import ReferenceAttention, ReferenceStep
+from penstock_worker.attention.reference_encoder import (
     EncoderDecoderCache,
-    ReferenceAttention,
     ReferenceEncoded,
-    ReferenceStep,
     slots_of,
 )
 

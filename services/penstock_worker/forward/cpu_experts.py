@@ -30,7 +30,7 @@ from penstock_worker.layers.level_experts import ExpertHost
 from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.steps.feature import StepFeature
-from penstock_worker.weights.files import gguf_tensors
+from penstock_worker.weights.gguf_files import gguf_tensors
 
 if TYPE_CHECKING:
     from penstock_worker.metrics.counts import WorkerCounts

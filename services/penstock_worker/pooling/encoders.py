@@ -28,7 +28,8 @@ from penstock_worker.pooling.pooler import pooling_runner
 from penstock_worker.pooling.recipe import BLOCKS_EACH, PoolingParts
 from penstock_worker.pooling.space import Pictures, SpaceBody
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
+from penstock_worker.weights.gguf_files import gguf_by_our_names, named_tensors
 from penstock_worker.weights.weights import Weights
 
 CPU = torch.device("cpu")

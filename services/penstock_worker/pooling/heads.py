@@ -14,7 +14,8 @@ from penstock.families.served import ENCODERS
 from penstock.model.config import EncoderConfig, ModelConfig, SharedSpace
 from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig
 from penstock_worker.quantisation.interface import Product
-from penstock_worker.weights.files import named_tensors, safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
+from penstock_worker.weights.gguf_files import named_tensors
 from penstock_worker.weights.weights import Weights
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from penstock.model.prepared_model import WeightFiles
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import by_our_names, in_file
-from penstock_worker.weights.files import gguf_by_our_names, named_tensors, safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.filled import fill_values
+from penstock_worker.weights.gguf_files import gguf_by_our_names, named_tensors
 from penstock_worker.weights.lacking_names import decoder_name
 from penstock_worker.weights.names import to_gguf, with_head_from_hub
 from penstock_worker.weights.opening import open_weights

@@ -17,9 +17,10 @@ from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock_worker.weights.factors import multiply_rows
 from penstock_worker.weights.family_names import by_our_names
-from penstock_worker.weights.files import gguf_name, gguf_tensors, safetensors_tensors
+from penstock_worker.weights.files import safetensors_tensors
 from penstock_worker.weights.filled import fill_values
 from penstock_worker.weights.further_tokens import add_further_tokens
+from penstock_worker.weights.gguf_files import gguf_name, gguf_tensors
 from penstock_worker.weights.lacking_names import decoder_name, tower_name
 from penstock_worker.weights.names import ROPE_FACTORS
 from penstock_worker.weights.quantised import QuantisedWeights

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from penstock.cli.models import decimal
+from penstock.cli.columns import decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest, StartupError
 

@@ -124,7 +124,7 @@ def add_curve_keys(parser: Parser) -> None:
 
 def run_curve_keys(arguments: argparse.Namespace) -> int:
     """Prints each file that was made. Raises StartupError."""
-    from penstock.transport.curve import make_folders
+    from penstock.transport.curve_keys import make_folders
 
     for file in make_folders(arguments.folder, arguments.frontends, arguments.workers):
         print(file, flush=True)

@@ -6,18 +6,17 @@ import argparse
 import json
 import os
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.cli.columns import columns, day, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest, ModelNotFound, StartupError
 
 if TYPE_CHECKING:
-    from penstock.hub.inventory import Removal
+    from penstock.hub.removal import Removal
     from penstock.prepare.folder import PreparedFolder
 
 
@@ -255,7 +254,7 @@ def add_rm(parser: Parser) -> None:
 def run_rm(arguments: argparse.Namespace) -> int:
     """Runs the command; returns one of the exit codes above. Raises ModelNotFound, StartupError,
     InvalidRequest."""
-    from penstock.hub.inventory import remove
+    from penstock.hub.removal import remove
     from penstock.prepare.folder import remove_prepared
 
     found = find(arguments.model, arguments.cache_dir)
@@ -280,8 +279,8 @@ def run_rm(arguments: argparse.Namespace) -> int:
 def find(model: str, cache_dir: str | None) -> Found:
     """Raises ModelNotFound if nothing of it is in a cache."""
     from penstock.hub.connection import default_hub
-    from penstock.hub.inventory import removal_of
     from penstock.hub.name import parse
+    from penstock.hub.removal import removal_of
     from penstock.prepare.folder import cache_root, prepared_folders
 
     name = None if Path(model).expanduser().exists() else parse(model)
@@ -307,7 +306,7 @@ def find(model: str, cache_dir: str | None) -> Found:
 
 def refuse_used(model: str, found: Found) -> None:
     """Raises StartupError, naming the processes that use it."""
-    from penstock.hub.inventory import users_of
+    from penstock.hub.open_files import users_of
 
     files = [] if found.removal is None else list(found.removal.blobs)
     for one in found.prepared:
@@ -353,37 +352,3 @@ def _size_of(folder: Path | None) -> int:
     if folder is None:
         return 0
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-# Sizes, dates and tables, as `list`, `rm` and `show` print them.
-
-
-def decimal(size: float) -> str:
-    """`4.92 GB`, `12.3 MB`, `4.1 kB`: as disks and the hub count."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"
-
-
-def counted(number: float) -> str:
-    """`1.24 B`, `135 M`: parameters."""
-    for unit, scale in (("B", 1e9), ("M", 1e6)):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number:,.0f}"
-
-
-def day(seconds: float) -> str:
-    """2026-03-01 17:20, in local time."""
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as lines, the first one being the heads; a column is as wide as its longest cell."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)

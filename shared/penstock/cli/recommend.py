@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.cli.models import columns, counted, decimal
+from penstock.cli.columns import columns, counted, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest
 from penstock.recommend.cards import DEVICES, parse_device

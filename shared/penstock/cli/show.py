@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.cli.columns import columns, counted, decimal
 from penstock.cli.model_impl import add_model_impl, overrides_given
-from penstock.cli.models import columns, counted, decimal
 from penstock.cli.parser import Parser, examples
 from penstock.errors import InvalidRequest, ModelNotFound
 
@@ -137,7 +137,8 @@ def _on_the_hub(model: str) -> Repository | None:
 
 
 def _print_repository(repository: Repository, *, as_json: bool) -> None:
-    from penstock.hub.selection import group_gguf, select
+    from penstock.hub.gguf_names import group_gguf
+    from penstock.hub.selection import select
 
     sizes = {file.path: file.size or 0 for file in repository.files}
     chosen = select(repository.name, sizes)

@@ -37,7 +37,7 @@ from penstock.client.thinking import asked_budget
 from penstock.client.timing import RequestTiming
 from penstock.config.settings import TransportSettings
 from penstock.errors import EngineUnavailable
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.protocol.common import NamedAdapter, Pooling, SpeechRules, TokenSampling, WakeTag
 from penstock.protocol.from_frontend import OpenSequence
 from penstock.protocol.to_frontend import Welcome

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from penstock.errors import InvalidRequest, StartupError
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.net.runtime_dir import RuntimeDir
 from penstock.process import logs
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk, MediaFile, MediaLost

@@ -15,7 +15,7 @@ from penstock.errors import EngineUnavailable, ModelChanged, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.media import PreparedMedia
-    from penstock.media.items import PromptMedia
+    from penstock.media.item_names import PromptMedia
     from penstock.protocol.from_frontend import FromFrontend, Submit
     from penstock.protocol.to_frontend import Pooled, SequenceOutput, Status, Welcome
     from penstock.request.terms import Terms

@@ -11,7 +11,7 @@ import msgspec
 from penstock.client.late_interaction import LateInput, Role, room_for_text
 from penstock.client.pool_request import PoolResult, check_input, pooling_model
 from penstock.errors import InvalidRequest
-from penstock.media.items import PreparedItems, PromptMedia
+from penstock.media.item_names import PreparedItems, PromptMedia
 from penstock.media.prompt import MediaPrompt, by_itself
 from penstock.model.media_facts import MediaFacts
 from penstock.model.pooling_config import PairTemplate

@@ -17,6 +17,7 @@ from penstock.families.deepseek_v4_gguf import GGUF_NAMES, said_in_gguf
 from penstock.families.deepseek_v32 import checked_index
 from penstock.families.family import OF_EMBEDDING, OF_HIDDEN, Family, OwnHead
 from penstock.families.gguf_reading import GGUFMetadata
+from penstock.families.rope_scaling import read_scaling
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.attention_spec import AttentionSpec, CompressedSpec
@@ -226,7 +227,7 @@ def _rope(fields: Fields, settings: Fields, head_dim: int, share: float) -> Rope
         )
     theta = settings.number("rope_theta")
     settings.ignore("attention_factor")
-    found = RopeSpec(theta=theta, dims=dims, scaling=hub.read_scaling(settings, fields, dims))
+    found = RopeSpec(theta=theta, dims=dims, scaling=read_scaling(settings, fields, dims))
     hub.refuse_unknown(settings, hub.ROPE_HARMLESS)
     return found
 

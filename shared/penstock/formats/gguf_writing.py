@@ -15,17 +15,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.gguf import (
-    BLOCKS,
-    DEFAULT_ALIGNMENT,
-    MAGIC,
-    MIN_METADATA_ENTRY,
-    STRING,
-    TENSOR_TYPES,
-    Cursor,
-    read_string,
-    read_value,
-)
+from penstock.formats.gguf import DEFAULT_ALIGNMENT, MAGIC, MIN_METADATA_ENTRY
+from penstock.formats.gguf_cursor import STRING, Cursor, read_string, read_value
+from penstock.formats.gguf_types import BLOCKS, TENSOR_TYPES
 from penstock.formats.mapping import map_file
 
 VERSION = 3

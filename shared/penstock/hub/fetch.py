@@ -10,10 +10,10 @@ from typing import Literal
 from penstock.errors import ModelNotFound, StartupError
 from penstock.hub.cache import Cached, find_cached, paths_in, snapshot_of
 from penstock.hub.connection import Hub, HubUnreachable, default_hub, is_offline
+from penstock.hub.gguf_names import group_gguf, matching
 from penstock.hub.name import HubName
 from penstock.hub.pull import Report, bring, pull
 from penstock.hub.repository import RemoteFile, look
-from penstock.hub.selection import group_gguf, matching
 from penstock.hub.transfer import mismatch
 
 

@@ -40,7 +40,7 @@ from penstock.llm.prompts import (
     with_salt,
     with_template,
 )
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.media.sources import MediaSource
 from penstock.request.lora import LoRARequest
 from penstock.request.sampling_params import RequestOutputKind, SamplingParams

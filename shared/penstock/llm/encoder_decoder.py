@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import InvalidRequest
-from penstock.llm.media_given import MEDIA_FIELDS
+from penstock.llm.sounds_given import MEDIA_FIELDS
 
 HALVES = ("encoder_prompt", "decoder_prompt")
 _SALT = "cache_salt"

@@ -14,11 +14,11 @@ from typing import Any
 from penstock.client.served_model import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.encoder_decoder import joined
-from penstock.llm.media_given import MEDIA_FIELDS, has_media, processor_changes, sources_of
 from penstock.llm.prompts import PROMPT_FIELDS, Message, fill_with_media, tokenise_prompt
+from penstock.llm.sounds_given import MEDIA_FIELDS, has_media, processor_changes, sources_of
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk, not_taken
-from penstock.media.items import PreparedItems, PromptMedia
+from penstock.media.item_names import PreparedItems, PromptMedia
 from penstock.media.prompt import MediaPrompt, of_chat, of_ids, of_text
 from penstock.media.sources import MediaSource
 

@@ -23,17 +23,17 @@ from penstock.client.pooling_inputs import (
     text_input,
 )
 from penstock.errors import InvalidRequest, Overloaded
-from penstock.llm.media_given import (
+from penstock.llm.media_prompts import LibraryPrompt, library_chat, library_prompt
+from penstock.llm.prompts import Prompt, with_salt
+from penstock.llm.sounds_given import (
     has_media,
     kind_of_part,
     processor_changes,
     source_of_part,
     sources_of,
 )
-from penstock.llm.media_prompts import LibraryPrompt, library_chat, library_prompt
-from penstock.llm.prompts import Prompt, with_salt
 from penstock.media.desk import MediaDesk, not_taken
-from penstock.media.items import PreparedItems
+from penstock.media.item_names import PreparedItems
 from penstock.media.sources import MediaSource
 from penstock.protocol.common import Pooling, PoolingTask
 from penstock.protocol.to_frontend import Welcome

@@ -10,7 +10,7 @@ import msgspec
 from penstock.client.served_model import ModelText
 from penstock.errors import InvalidRequest
 from penstock.llm.encoder_decoder import joined
-from penstock.llm.media_given import PARTS, kind_of_part, source_of_part
+from penstock.llm.sounds_given import PARTS, kind_of_part, source_of_part
 from penstock.media.desk import not_taken
 from penstock.media.sources import MediaSource
 from penstock.media.words import WORDS

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import StartupError
-from penstock.media.changes import json_object
+from penstock.media.frame_settings import json_object
 
 _Level = Annotated[int, msgspec.Meta(ge=0, le=255)]
 WHITE = (255, 255, 255)

@@ -20,24 +20,17 @@ from penstock.forms.geometry import BadShape
 from penstock.forms.video import VideoForm
 from penstock.media.background import WHITE, background
 from penstock.media.budget import MediaBudget, MediaLease
-from penstock.media.changes import (
+from penstock.media.changes import facts_with, with_frames
+from penstock.media.fetch import Fetcher
+from penstock.media.frame_settings import (
     domains,
-    facts_with,
     frame_settings,
     item_limits,
     local_folder,
     processor_settings,
-    with_frames,
 )
-from penstock.media.fetch import Fetcher
-from penstock.media.items import (
-    MediaCache,
-    PreparedItem,
-    PreparedItems,
-    item_name,
-    preparation_digest,
-    sha256_hex,
-)
+from penstock.media.item_names import PreparedItems, item_name, preparation_digest, sha256_hex
+from penstock.media.items import MediaCache, PreparedItem
 from penstock.media.layout import ItemLayout, beside_others, layout
 from penstock.media.pool import MediaPool, Unpreparable
 from penstock.media.sources import MediaSource, SourceReader, off_the_loop

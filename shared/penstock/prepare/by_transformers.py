@@ -22,7 +22,8 @@ from penstock.formats.fields import Fields
 from penstock.model.config import TransformersConfig
 from penstock.model.layer_spec import NormSpec
 from penstock.prepare.checkpoint import check_config
-from penstock.prepare.hub_config import POOLING_CLASSES, is_encoder
+from penstock.prepare.hub_config import POOLING_CLASSES
+from penstock.prepare.hub_encoder_config import is_encoder
 from penstock.prepare.hub_pooling import MAX_LABELS
 
 DECODERS = ("ForCausalLM", "LMHeadModel")

@@ -20,7 +20,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import DENSE_TENSORS, DenseLayer, PoolingConfig, PoolingMode
 from penstock.prepare.checkpoint import odd_values_refused
-from penstock.prepare.hub_config import check_encoder_config
+from penstock.prepare.hub_encoder_config import check_encoder_config
 from penstock.prepare.hub_pooling import MAX_LABELS
 
 MEAN, CLS, LAST, RANK = 1, 2, 3, 4

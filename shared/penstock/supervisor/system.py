@@ -40,7 +40,8 @@ from penstock.supervisor.preparing import (
 from penstock.supervisor.replicas import EngineAddresses, make_replicas
 from penstock.supervisor.report import StartupReport
 from penstock.supervisor.restarts import RestartPolicy, RestartSettings
-from penstock.supervisor.rolling import ROLL, Rolling, engine_ready, file_there, http_ready
+from penstock.supervisor.rolling import ROLL, Rolling
+from penstock.supervisor.waiting import engine_ready, file_there, http_ready
 
 log = logs.get(__name__)
 

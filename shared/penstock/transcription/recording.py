@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.media.budget import MediaLease
 from penstock.media.desk import MediaDesk
-from penstock.media.items import PreparedItem, PreparedItems, sha256_hex
+from penstock.media.item_names import PreparedItems, sha256_hex
+from penstock.media.items import PreparedItem
 from penstock.media.layout import layout
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import MediaFacts

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.media.items import PreparedItems
+from penstock.media.item_names import PreparedItems
 from penstock.media.prompt import placed
 from penstock.model.transcription_facts import TranscriptionFacts
 from penstock.text.tokenizer import Tokenizer

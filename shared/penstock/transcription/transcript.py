@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from penstock.transcription.languages import name_of
 from penstock.transcription.spoken_chat import ChatTranscriber
 from penstock.transcription.transcriber import Segment, Transcriber
-from penstock.transcription.wishes import name_of
 
 _PLAIN = "text/plain; charset=utf-8"
 

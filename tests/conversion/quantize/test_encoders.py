@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import UnsupportedModel
-from penstock.formats.gguf import BLOCKS
+from penstock.formats.gguf_types import BLOCKS
 from penstock_conversion.quantize.encoders import BLOCK_ENCODERS, ENCODED_TYPES, encode
 from penstock_worker.quantisation.registry import FORMATS
 

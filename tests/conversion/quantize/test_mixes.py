@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from penstock.errors import InvalidRequest
-from penstock.formats.gguf import BLOCKS
+from penstock.formats.gguf_types import BLOCKS
 from penstock.prepare.from_gguf import MIXTURES
 from penstock_conversion.quantize.mixes import MIXES, MixFacts, find_mix, is_quantised, tensor_type
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.protocol.common import Claim, Grammar
 from penstock_engine.request.request import Request
 from penstock_engine.sessions import kept_answers
-from penstock_engine.sessions.frontends import Deadlines
+from penstock_engine.sessions.gathered_outputs import Deadlines
 from tests.engine.fake_adapters import adapter
 from tests.engine.handlers.adopted import (
     AGAIN,

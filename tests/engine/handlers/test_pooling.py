@@ -23,7 +23,7 @@ from penstock_engine.core import EngineCore
 from penstock_engine.facts import EngineFacts
 from penstock_engine.policies.pace import UNKNOWN
 from penstock_engine.policies.registry import known_policies
-from penstock_engine.record.replay import restore
+from penstock_engine.record.restoring import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.small_facts import facts as generating_facts
 from tests.engine.walked_harness import POLICIES

@@ -26,7 +26,8 @@ from penstock.protocol.to_frontend import Status, ToFrontend, Welcome
 from penstock.protocol.to_worker import Plan
 from penstock_engine.core import EngineCore
 from penstock_engine.kv.cache import KVCache
-from penstock_engine.live.view import LiveView, block_view
+from penstock_engine.live.pool_view import block_view
+from penstock_engine.live.view import LiveView
 from tests.engine.harness import Harness
 from tests.engine.live.shown_core import check_blocks, shown, slow_blocks, walk, watched
 from tests.engine.walked_harness import Drawn, Seeded, make_harness

@@ -21,7 +21,7 @@ from penstock.protocol.common import Stopping
 from penstock_engine.kv.pool import BlockPool
 from penstock_engine.record import known
 from penstock_engine.record.events import READERS, STEP, event_methods, public_methods
-from penstock_engine.record.replay import restore
+from penstock_engine.record.restoring import restore
 from penstock_engine.record.snapshot import SnapshotError, snapshot
 from penstock_engine.request.states import SequenceState
 from tests.engine.record.twins import Twins

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock_engine.kv.pool import BrokenState
-from penstock_engine.sessions.frontends import MOST_HELD
+from penstock_engine.sessions.gathered_outputs import MOST_HELD
 from tests.engine.harness import Harness
 from tests.engine.scores import Front, RequestScore, undisturbed
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock_engine.record.replay import restore
+from penstock_engine.record.restoring import restore
 from penstock_engine.record.snapshot import snapshot
 from tests.engine.rank_walker import SIZES, RankWalker, make_rank_harness
 from tests.engine.record.twins import Twins

@@ -14,7 +14,7 @@ from penstock.parsing.output import ChainedParser
 from penstock.parsing.thinking import ThinkBlocks
 from penstock.text.detokenizer import ByteLevelDetokenizer
 from penstock.text.token_table import TokenBytes
-from penstock_gateway.chat.answer_parts import LogprobReader, ReadEvent
+from penstock_gateway.chat.answer_reading import LogprobReader, ReadEvent
 from penstock_gateway.generate.logprobs import ChatLogprob
 
 CALL = '{"name": "f", "arguments": {"a": "x{y"}}'

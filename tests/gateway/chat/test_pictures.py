@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig, MediaSettings
 from penstock.media.prepared import read
-from penstock_engine.handlers.media import check_media
+from penstock_engine.handlers.media_checks import check_media
 from testing.processes import freeze
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 from tests.gateway.media import (

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.media.log_mel import log_mel
 from penstock.media.prepared import read
-from penstock_engine.handlers.media import check_media
+from penstock_engine.handlers.media_checks import check_media
 from tests.gateway.media import (
     MEL,
     ROWS,

@@ -14,7 +14,7 @@ from penstock.forms.video import FrameSampling
 from penstock.media.prepared import read
 from penstock.media.video import prepare_clip, prepare_frames, raw_frames
 from penstock.model.media_facts import KindFacts, MediaFacts
-from penstock_engine.handlers.media import check_media
+from penstock_engine.handlers.media_checks import check_media
 from tests.gateway.fake_engine import welcome
 from tests.gateway.media import PARTS, SeeingEngine, SeeingGateway, data_uri, image, text
 from tests.shared.media.pictures import picture, saved

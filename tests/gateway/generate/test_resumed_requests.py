@@ -13,7 +13,7 @@ import pytest
 
 from penstock.client.placement import Computing, fingerprint_name
 from penstock.errors import EngineUnavailable, InvalidRequest
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.model.prepared_model import GenerationDefaults
 from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.request.sampling_params import SamplingParams

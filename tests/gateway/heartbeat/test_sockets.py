@@ -16,7 +16,7 @@ from websockets.sync.client import connect
 from penstock_gateway.endpoints import sockets_of
 from penstock_gateway.http.server import MAX_MESSAGE
 from penstock_gateway.realtime import endpoint as realtime
-from penstock_gateway.realtime.session import ClientMessage
+from penstock_gateway.realtime.messages import ClientMessage
 from tests import thinning
 from tests.gateway.heartbeat.beaten import PATIENCE, BeatenGateway, beaten
 from tests.gateway.heartbeat.beating import collecting_as_a_gateway, latest

@@ -19,7 +19,7 @@ from penstock.cli.main import main
 from penstock.config.settings import GatewayConfig
 from penstock.errors import StartupError
 from penstock.net.tls import client_context, server_context
-from penstock.supervisor.rolling import gateway_ready, http_ready
+from penstock.supervisor.waiting import gateway_ready, http_ready
 from penstock_gateway.system.admin import serving
 from tests.gateway import sse
 from tests.gateway.certificates import make_certificate

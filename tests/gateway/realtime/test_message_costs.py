@@ -10,7 +10,8 @@ import pytest
 
 from penstock.errors import InvalidRequest
 from penstock_gateway.http.server import MAX_MESSAGE
-from penstock_gateway.realtime.session import Append, ClientMessages, samples_of
+from penstock_gateway.realtime.messages import Append, ClientMessages
+from penstock_gateway.realtime.session import samples_of
 from penstock_gateway.realtime.utterance import RATE, PieceCutter
 from tests.gateway.heartbeat.beating import latest
 

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 from penstock.cli.main import main
-from penstock.hub.inventory import users_of
+from penstock.hub.open_files import users_of
 from penstock.prepare import load_manifest
 from penstock_worker.machine.doctor import examine_model
 from testing.hub_server import HubRepository, HubServer, serving_hub

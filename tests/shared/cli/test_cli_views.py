@@ -10,9 +10,10 @@ import pytest
 from penstock.cli.answers import RemoteModel
 from penstock.cli.chat import Chat, ChatHistory
 from penstock.cli.http_client import HttpClient
-from penstock.cli.status import SystemReport, _table, bar
+from penstock.cli.status import _table
+from penstock.cli.system_report import SystemReport, bar
 from penstock.cli.terminal import Style, clip, counted, duration, printable
-from penstock.cli.top import History, frame, sparkline
+from penstock.cli.top_frame import History, frame, sparkline
 
 PLAIN = Style(io.StringIO())
 

@@ -19,7 +19,7 @@ from penstock.client import media as media_module
 from penstock.client.media import LARGE, MediaFiles, PreparedMedia
 from penstock.client.routing import RoutingRequest, prefix_key
 from penstock.errors import InvalidRequest
-from penstock.media.items import PromptMedia
+from penstock.media.item_names import PromptMedia
 from penstock.process import logs
 from penstock.protocol.from_frontend import MediaChunk, MediaFile, MediaLost
 from penstock.protocol.media import Media, MediaItem, MediaSpan

@@ -18,8 +18,8 @@ from penstock.model.attention_spec import AttentionSpec
 from penstock.model.kv_layout import kv_layout
 from penstock.model.layer_spec import LayerSpec
 from penstock.prepare.by_transformers import read_for_transformers
-from penstock.prepare.from_hub_folder import reranker_template
 from penstock.prepare.hub_config import read_config
+from penstock.prepare.rerankers import reranker_template
 from tests.worker.checkpoints import TINY
 
 SIZES = {

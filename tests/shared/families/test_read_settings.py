@@ -21,13 +21,8 @@ from penstock.families.served import AUDIO_CLASSES, ENCODER_TYPES, HUB_CLASSES
 from penstock.families.vision.reading import HARMLESS as HARMLESS_IN_TOWERS
 from penstock.families.vision.served import VISION_CLASSES
 from penstock.formats.fields import Fields
-from penstock.prepare.hub_config import (
-    HARMLESS,
-    HARMLESS_OF_ENCODERS,
-    OF_TOKENS,
-    read_config,
-    read_encoder_config,
-)
+from penstock.prepare.hub_config import HARMLESS, OF_TOKENS, read_config
+from penstock.prepare.hub_encoder_config import HARMLESS_OF_ENCODERS, read_encoder_config
 
 NEEDED = {"num_experts_per_tok": 2, "n_routed_experts": 64, "head_dim": 128}
 """What some classes of configurations have no usable default for."""

@@ -14,7 +14,7 @@ from penstock.forms.fixed import FixedImages
 from penstock.model.pooling_config import TextPadding
 from penstock.model.projector_spec import ClassProjector, ProbeProjector
 from penstock.prepare.from_hub_folder import read_hub_folder
-from penstock.prepare.hub_config import is_encoder, read_encoder_config
+from penstock.prepare.hub_encoder_config import is_encoder, read_encoder_config
 from tests.shared.families.release_configs import release
 from tests.worker.pooling.space_models import write_clip, write_siglip
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ModelNotFound, UnsupportedModel
-from penstock.formats.gguf import TENSOR_TYPES, GGUFFile
+from penstock.formats.gguf import GGUFFile
+from penstock.formats.gguf_types import TENSOR_TYPES
 from testing.quick_gguf import QuickReader
 from tests.met import met
 from tests.thinning import part

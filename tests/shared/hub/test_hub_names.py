@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ModelNotFound
+from penstock.hub.gguf_names import group_gguf, label_of
 from penstock.hub.name import HubName, parse
-from penstock.hub.selection import group_gguf, label_of, select
+from penstock.hub.selection import select
 
 
 @pytest.mark.parametrize(

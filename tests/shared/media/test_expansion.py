@@ -17,7 +17,7 @@ from penstock.forms.registry import ImagePreparation
 from penstock.forms.sheets import SheetImages
 from penstock.media.changes import facts_with
 from penstock.media.layout import ItemLayout, layout
-from penstock.media.prompt import ids_with_runs, uncounted, with_one, with_rows, with_runs
+from penstock.media.placeholders import ids_with_runs, uncounted, with_one, with_rows, with_runs
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer

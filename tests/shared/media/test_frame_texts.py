@@ -33,9 +33,10 @@ from penstock.forms.pooled import PooledFrames
 from penstock.forms.registry import VideoPreparation
 from penstock.forms.sliced import SlicedFrames
 from penstock.forms.video import FrameSampling, VideoShape
-from penstock.media.changes import FrameSettings, facts_with, with_frames
+from penstock.media.changes import facts_with, with_frames
+from penstock.media.frame_settings import FrameSettings
 from penstock.media.layout import ItemLayout, layout
-from penstock.media.prompt import with_rows, with_runs
+from penstock.media.placeholders import with_rows, with_runs
 from penstock.media.sampling import sampled
 from penstock.media.video import prepare_frames, raw_frames
 from penstock.model.media_facts import MediaFacts

@@ -9,7 +9,7 @@ from transformers import Phi4MultimodalFeatureExtractor
 
 from penstock.forms.pixels import Pixels
 from penstock.forms.sheets import SheetImages
-from penstock.media.items import preparation_digest
+from penstock.media.item_names import preparation_digest
 from penstock.media.layout import beside_others
 from penstock.media.log_mel import BESIDE, LOG_MEL
 from penstock.media.magnitudes import hamming_mel

@@ -14,14 +14,14 @@ from penstock.client import ModelText
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest
 from penstock.llm.keywords import engine_config
-from penstock.llm.media_given import source_of
 from penstock.llm.media_prompts import library_chat, library_prompt, without_media
+from penstock.llm.sounds_given import source_of
 from penstock.media.desk import MediaDesk
 from penstock.media.prepared import read
 from penstock.model.media_facts import KindFacts, MediaFacts
 from penstock.text.template import ChatTemplate
 from penstock.text.tokenizer import Tokenizer
-from penstock_engine.handlers.media import check_media
+from penstock_engine.handlers.media_checks import check_media
 from tests.gateway.media import PARTS, data_uri
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.pictures import PREPARATION, picture, saved

@@ -17,13 +17,13 @@ from penstock.client import ModelText
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, UnsupportedModel
 from penstock.formats.fields import Fields
-from penstock.llm.media_given import sources_of
 from penstock.llm.media_prompts import library_chat, library_prompt
+from penstock.llm.sounds_given import sources_of
 from penstock.media.desk import MediaDesk
 from penstock.media.layout import layout
 from penstock.media.log_mel import log_mel
+from penstock.media.placeholders import with_rows, with_runs
 from penstock.media.prepared import read
-from penstock.media.prompt import with_rows, with_runs
 from penstock.model.audio_spec import AudioSpec, AudioTowerSpec
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts, MediaFacts

@@ -12,9 +12,9 @@ from PIL import Image
 
 from penstock.config.settings import MediaSettings
 from penstock.errors import InvalidRequest, StartupError
-from penstock.llm.media_given import source_of_part, sources_of
 from penstock.llm.prompts import _plain_message
-from penstock.media.changes import FrameSettings, frame_settings, item_limits
+from penstock.llm.sounds_given import source_of_part, sources_of
+from penstock.media.frame_settings import FrameSettings, frame_settings, item_limits
 from tests.shared.media.videos import noise
 
 FRAMES = noise(3, 4, 6)

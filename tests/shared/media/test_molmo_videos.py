@@ -15,7 +15,7 @@ from penstock.formats.fields import Fields
 from penstock.forms.video import VideoShape
 from penstock.media.changes import facts_with
 from penstock.media.layout import layout
-from penstock.media.prompt import with_rows, with_runs
+from penstock.media.placeholders import with_rows, with_runs
 from penstock.media.sampling import sampled
 from penstock.model.media_facts import MediaFacts
 from penstock.prepare.media import read_media

@@ -17,15 +17,9 @@ from penstock.forms.rows import RowImages
 from penstock.forms.scanned import ScannedImages
 from penstock.forms.tiled import TiledImages
 from penstock.forms.video import FrameSampling
-from penstock.media.changes import (
-    FrameSettings,
-    changed,
-    check_operators,
-    facts_with,
-    narrowed,
-    with_frames,
-)
+from penstock.media.changes import changed, check_operators, facts_with, narrowed, with_frames
 from penstock.media.desk import MediaDesk
+from penstock.media.frame_settings import FrameSettings
 from penstock.media.sources import MediaSource
 from penstock.model.media_facts import KindFacts, MediaFacts, MediaKind
 from tests.shared.media.pictures import PREPARATION, picture, saved

@@ -14,7 +14,7 @@ from transformers.image_utils import load_image
 from penstock.config.settings import MediaSettings
 from penstock.errors import StartupError
 from penstock.media.background import background
-from penstock.media.items import item_name
+from penstock.media.item_names import item_name
 from penstock.media.picture import BadPicture, in_rgb, open_picture, raw_picture
 from penstock.media.sources import MediaSource
 from tests.shared.media.pictures import PREPARATION, picture, saved

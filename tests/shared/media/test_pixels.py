@@ -23,7 +23,7 @@ from penstock.forms.pooled import PooledImages
 from penstock.forms.sheets import BarredImages, SheetImages, shown
 from penstock.forms.sliced import SlicedImages
 from penstock.forms.windowed import WindowedImages
-from penstock.media.child import Unfit, prepare_item
+from penstock.media.item_preparation import Unfit, prepare_item
 from penstock.media.layout import layout
 from penstock.media.wire import ItemBounds, Prepare
 from penstock.model.media_facts import KindFacts, MediaFacts

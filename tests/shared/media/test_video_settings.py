@@ -18,7 +18,7 @@ from penstock.forms.fixed import FixedFrames
 from penstock.forms.patches import VideoFrames
 from penstock.forms.video import FrameSampling
 from penstock.media.layout import layout
-from penstock.media.prompt import ids_with_runs, with_one, with_runs
+from penstock.media.placeholders import ids_with_runs, with_one, with_runs
 from penstock.model.media_facts import MediaFacts, MediaKind
 from penstock.prepare.media import read_media
 from penstock.text.tokenizer import Tokenizer

@@ -14,7 +14,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
 from penstock.model.rope_spec import RopeScaling, RopeSpec
 from penstock.prepare.checkpoint import check_config
-from penstock.prepare.hub_config import check_encoder_config
+from penstock.prepare.hub_encoder_config import check_encoder_config
 from tests.worker.checkpoints import TINY
 
 INFINITE = float("inf")

@@ -19,7 +19,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from penstock.formats.fields import Fields
 from penstock.model.config import EncoderConfig, ModelConfig
-from penstock.prepare.hub_config import is_encoder, read_config, read_encoder_config
+from penstock.prepare.hub_config import read_config
+from penstock.prepare.hub_encoder_config import is_encoder, read_encoder_config
 
 RELEASES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "configs.json").read_text(encoding="utf-8")

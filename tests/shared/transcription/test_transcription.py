@@ -11,9 +11,10 @@ from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
 from penstock.errors import InvalidRequest
 from penstock.transcription.decoding import Quality, compression_ratio
+from penstock.transcription.languages import NAMES, code_of, name_of
 from penstock.transcription.recording import quiet_windows
 from penstock.transcription.transcript import srt, vtt
-from penstock.transcription.wishes import NAMES, Wishes, code_of, language_of, name_of, task_tokens
+from penstock.transcription.wishes import Wishes, language_of, task_tokens
 from tests.shared.transcription.test_segments import FACTS
 
 LINES = [

@@ -16,14 +16,8 @@ import zmq
 from penstock.cli.main import main
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.transport.curve import (
-    AllowList,
-    client_curve,
-    gatekeeper,
-    load_public,
-    make_folders,
-    server_curve,
-)
+from penstock.transport.curve import AllowList, client_curve, gatekeeper, server_curve
+from penstock.transport.curve_keys import load_public, make_folders
 from penstock.transport.events import Opened
 from penstock.transport.session_client import SessionClient
 from penstock.transport.session_server import SessionServer

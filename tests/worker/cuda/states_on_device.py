@@ -13,7 +13,7 @@ from penstock.model.kv_layout import KVGroup
 from penstock.protocol.common import TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.forward.interface import Batch
-from penstock_worker.layers.triton_ops import DeviceScan
+from penstock_worker.layers.triton_recurrence import DeviceScan
 from penstock_worker.states.device_moves import (
     HostMoves,
     mixed_moves_shapes,

@@ -17,7 +17,7 @@ from penstock.errors import StartupError
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.routed_experts import MOST_ROWS
 from penstock_worker.forward.backends import choose

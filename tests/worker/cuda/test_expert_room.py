@@ -22,7 +22,7 @@ from penstock_worker.forward.expert_room import (
 )
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.level_experts import ExpertHost
-from penstock_worker.weights.files import gguf_tensors
+from penstock_worker.weights.gguf_files import gguf_tensors
 from tests.met import met
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.test_cpu_experts import MIXTURES, written

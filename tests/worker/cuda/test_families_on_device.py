@@ -11,7 +11,7 @@ import torch
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.from_gguf import read_config as read_gguf_config
+from penstock.prepare.gguf_config import read_config as read_gguf_config
 from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention

@@ -14,7 +14,7 @@ from torch import Tensor
 from penstock.model.attention_spec import KVHeadsSpec
 from penstock_kernels.triton.tiles import attention_choice
 from penstock_worker.attention.flash_attention import FlashAttention
-from penstock_worker.attention.flash_choice import Tried, trial
+from penstock_worker.attention.flash_trial import Tried, trial
 from penstock_worker.attention.interface import BatchLayout, CacheShape, ScoreRule
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.attention.triton import TritonAttention

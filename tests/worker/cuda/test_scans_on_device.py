@@ -12,7 +12,7 @@ from torch import Tensor
 from penstock.model.recurrent_spec import Mamba1Spec, result_numbers, state_numbers
 from penstock.protocol.to_worker import SlotWork
 from penstock_kernels.triton.recurrent.states import LayerStates
-from penstock_worker.layers.triton_ops import DeviceScan, scan_of
+from penstock_worker.layers.triton_recurrence import DeviceScan, scan_of
 from tests.interpreted_triton import DEVICE
 from tests.worker.cuda.states_on_device import EVERY, OneLayer
 from tests.worker.models.test_recurrent_mixers import SPECS, features_of, mixer_of

@@ -13,7 +13,7 @@ from torch import Tensor
 from penstock.errors import StartupError
 from penstock.protocol.to_worker import Copy
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.device import stored_cache
+from penstock_worker.device import staging, stored_cache
 from penstock_worker.device.block_copies import DeviceBlockCopies
 from penstock_worker.device.stored_cache import DeviceCache
 from penstock_worker.stores.cache import CopiedBlock
@@ -88,7 +88,7 @@ def taken(copies: list[CopiedBlock]) -> list[bytes]:
 @pytest.fixture
 def caches(device: Device, monkeypatch: pytest.MonkeyPatch) -> Caches:
     """Three blocks are gathered at a time, and one is scattered."""
-    monkeypatch.setattr(stored_cache, "MAX_STAGED_BLOCKS", 3)
+    monkeypatch.setattr(staging, "MAX_STAGED_BLOCKS", 3)
     return Caches()
 
 
@@ -252,7 +252,7 @@ def test_a_block_that_does_not_exist(caches: Caches) -> None:
 def test_more_than_the_hosts_memory_is_refused(
     caches: Caches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_cache, "free_memory", lambda: 10_000)
+    monkeypatch.setattr(staging, "free_memory", lambda: 10_000)
     with pytest.raises(StartupError, match="not enough memory for 1000 KV blocks on their way"):
         caches.cache.reserve(1000)
 

@@ -23,7 +23,7 @@ from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.parallel.shard import shard_of
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
-from penstock_worker.weights.files import gguf_tensors
+from penstock_worker.weights.gguf_files import gguf_tensors
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.quantised import QuantisedWeights
 from penstock_worker.weights.stored import StoredTensor

@@ -16,10 +16,11 @@ from penstock.model.transcription_facts import Alignment
 from penstock.protocol.media import Media, MediaItem, MediaSpan
 from penstock.protocol.worker_resources import LoadMedia
 from penstock_worker.attention.interface import CacheShape
-from penstock_worker.attention.reference import EncoderDecoderCache, ReferenceAttention
+from penstock_worker.attention.reference import ReferenceAttention
+from penstock_worker.attention.reference_encoder import EncoderDecoderCache
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.cpu.backend import shown_heads
-from penstock_worker.forward.reference import EncoderDecoderForward
+from penstock_worker.forward.reference_encoder import EncoderDecoderForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import Hearing
 from penstock_worker.media.interface import MEL

@@ -14,7 +14,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar.compiler import Compiler, DigitRow, NumberDigits
+from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.grammar.number_digits import DigitRow, NumberDigits
 from penstock_worker.grammar_text.errors import GrammarError
 
 pytestmark = pytest.mark.timeout(300)

@@ -14,7 +14,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from penstock.protocol.common import Grammar
-from penstock_worker.grammar.compiler import Compiler, DifferentItems
+from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.grammar.number_digits import DifferentItems
 from penstock_worker.grammar_text.errors import GrammarError, TokenRefused
 from penstock_worker.grammar_text.unique_arrays import UniqueArrays
 from tests.worker.grammar.byte_matcher import Served, source

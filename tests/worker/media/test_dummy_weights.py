@@ -20,7 +20,7 @@ from penstock_worker.loading.load import load
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL
-from penstock_worker.vision.sight import VisionModel, open_tower
+from penstock_worker.vision.vision_model import VisionModel, open_tower
 from tests.worker.audio import hearing_cases
 from tests.worker.audio.hearing_models import Heard, heard
 from tests.worker.media_prompts import media_prompt

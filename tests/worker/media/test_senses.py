@@ -15,7 +15,7 @@ import torch
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower

@@ -15,7 +15,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
 from penstock.model.rope_spec import RopeSpec
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock.prepare.hub_config import read_config as read_hub
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel

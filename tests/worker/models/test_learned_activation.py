@@ -13,7 +13,7 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.layer_spec import XIELU, FeedForwardSpec
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock_kernels.reference import xielu
 from penstock_worker.layers.feed_forward import coefficients
 from tests.worker.models.gguf_writing import write

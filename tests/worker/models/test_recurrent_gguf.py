@@ -16,7 +16,7 @@ from torch import Tensor
 
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from tests.worker.checkpoints import load_model
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.gguf_writing import finish

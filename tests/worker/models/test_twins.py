@@ -15,7 +15,7 @@ from penstock.formats.fields import Fields
 from penstock.formats.gguf import GGUFFile
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.from_gguf import read_config as read_gguf
+from penstock.prepare.gguf_config import read_config as read_gguf
 from penstock.prepare.hub_config import read_config
 from penstock_worker.forward.cpu import backend as cpu
 from tests.worker.checkpoints import hub_model, load_model

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from penstock.errors import UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock_worker.forward.backends import choose
 from tests.worker.cpu_model import CPUModel
 from tests.worker.models.family_cases import CASES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from penstock.formats.gguf import BLOCKS, READ_TYPES
+from penstock.formats.gguf_types import BLOCKS, READ_TYPES
 from penstock_kernels.cpu.matrix import PLAIN, SOURCES
 from penstock_worker.quantisation.registry import FORMATS
 

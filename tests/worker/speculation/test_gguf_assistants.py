@@ -18,7 +18,7 @@ from penstock.formats.gguf import GGUFFile
 from penstock.model.config import HeadConfig
 from penstock.model.speculation import SpeculativeConfig
 from penstock.prepare import load_manifest, prepare
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock_worker.loading.load import load
 from tests.worker.driver import GREEDY, Driver, Job
 from tests.worker.models import gemma_gguf, gguf_writing

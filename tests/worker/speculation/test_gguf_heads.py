@@ -18,7 +18,7 @@ from penstock.errors import StartupError, UnsupportedModel
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import GenerationDefaults, PreparedModel, WeightFiles
 from penstock.prepare.folder import FORMAT_VERSION, MANIFEST, TOKENIZER
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock_worker.loading.load import load
 from tests.worker.driver import GREEDY, Driver, Job
 from tests.worker.models import test_gguf_families as attending

@@ -26,7 +26,7 @@ from penstock.protocol.between_workers import (
     KVPart,
     SendKV,
 )
-from penstock.transport.curve import make_folders
+from penstock.transport.curve_keys import make_folders
 from penstock_worker.stores.contents import Asking
 from penstock_worker.stores.interface import StoredLayout
 from penstock_worker.stores.opening import DigestSeal, SealedStore

@@ -20,7 +20,8 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose as choose_backend
 from penstock_worker.forward.cpu.forward import CPUForward
-from penstock_worker.forward.reference import PicturesApartForward, ReferenceForward
+from penstock_worker.forward.reference import ReferenceForward
+from penstock_worker.forward.reference_encoder import PicturesApartForward
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.planning import stand_in_of
 from penstock_worker.sampler import choose

@@ -22,7 +22,7 @@ from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.mmproj import read_mmproj
 from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL as MEL_NAME
-from penstock_worker.vision.sight import VisionModel, open_tower
+from penstock_worker.vision.vision_model import VisionModel, open_tower
 from tests.shared.media.media_tokenizer import HEARD, tokenizer
 from tests.worker.audio.gemma3n_hearing import MEL
 from tests.worker.audio.hearing_models import heard

@@ -19,7 +19,7 @@ from penstock.forms.video import FrameSampling, GroupTexts
 from penstock.forms.windowed import WindowedImages
 from penstock.model.prepared_model import WeightFiles
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
-from penstock.prepare.from_gguf import read_config
+from penstock.prepare.gguf_config import read_config
 from penstock.prepare.mmproj import read_mmproj
 from tests.shared.media.media_tokenizer import MINIMAX, OF_VIDEOS, STEP, tokenizer
 from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half

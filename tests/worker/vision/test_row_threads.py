@@ -11,7 +11,7 @@ from torch.nn import functional
 from penstock_worker.media.pieces import MILLION, Pieces
 from penstock_worker.vision.mobile_blocks import BAND
 from penstock_worker.vision.rows import CHUNK, RowThreads
-from penstock_worker.vision.sight import VisionModel, open_tower
+from penstock_worker.vision.vision_model import VisionModel, open_tower
 from tests.worker.vision.pictures import picture
 from tests.worker.vision.vision_cases import CASES, both
 

@@ -18,7 +18,7 @@ from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.quantised import read_quantisation
-from penstock_worker.vision.sight import VisionModel, open_tower
+from penstock_worker.vision.vision_model import VisionModel, open_tower
 from penstock_worker.weights.lacking_names import tower_name
 from penstock_worker.weights.tower_files import tower_tensors
 from tests.worker.quantised_checkpoints import compressed

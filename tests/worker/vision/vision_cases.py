@@ -26,7 +26,7 @@ from penstock.prepare.folder import FORMAT_VERSION, MANIFEST
 from penstock.prepare.from_hub_folder import tower_of
 from penstock.prepare.hub_config import read_config
 from penstock_worker.models.decoder import DecoderModel
-from penstock_worker.vision.sight import VisionModel, open_tower
+from penstock_worker.vision.vision_model import VisionModel, open_tower
 from penstock_worker.weights.opening import open_weights
 from tests.worker.vision.case import (
     COLOURS,

@@ -1,6 +1,7 @@
 """The formats of quantised safetensors checkpoints. A new one needs its line here, and a
 reader of its settings in penstock.prepare.quantised."""
 
+from penstock_worker.quantisation.checkpoints.awq import AWQ
 from penstock_worker.quantisation.checkpoints.bitnet import TERNARY
 from penstock_worker.quantisation.checkpoints.compressed_tensors import (
     INT4_WEIGHTS,
@@ -8,7 +9,7 @@ from penstock_worker.quantisation.checkpoints.compressed_tensors import (
     PACKED,
 )
 from penstock_worker.quantisation.checkpoints.fp8 import FP8_WEIGHTS
-from penstock_worker.quantisation.checkpoints.gptq import AWQ, GPTQ
+from penstock_worker.quantisation.checkpoints.gptq import GPTQ
 from penstock_worker.quantisation.checkpoints.hqq import HQQ
 from penstock_worker.quantisation.checkpoints.module import CheckpointFormat
 from penstock_worker.quantisation.checkpoints.mxfp4 import MXFP4

@@ -8,12 +8,7 @@ import numpy as np
 
 from penstock.formats.safetensors_file import SafetensorsTensor
 from penstock.model.quantised_checkpoint import WeightScheme
-from penstock_worker.quantisation.checkpoints.gptq import (
-    across_rows,
-    along_rows,
-    group_order,
-    words_of,
-)
+from penstock_worker.quantisation.checkpoints.gptq import group_order
 from penstock_worker.quantisation.checkpoints.matrix import LevelMatrix
 from penstock_worker.quantisation.checkpoints.module import (
     FLOATS,
@@ -22,6 +17,7 @@ from penstock_worker.quantisation.checkpoints.module import (
     float32,
     integers,
 )
+from penstock_worker.quantisation.checkpoints.packed_words import across_rows, along_rows, words_of
 
 
 @dataclass(frozen=True)

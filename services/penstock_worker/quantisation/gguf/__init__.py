@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.formats.gguf import QUANTISED_TYPES
+from penstock.formats.gguf_types import QUANTISED_TYPES
 from penstock_worker.quantisation.gguf.block_quants import Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from penstock_worker.quantisation.gguf.grid_quants import GRID_QUANTS
 from penstock_worker.quantisation.gguf.k_quants import Q2_K, Q3_K, Q4_K, Q5_K, Q6_K

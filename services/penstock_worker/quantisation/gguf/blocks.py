@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.formats.gguf import BLOCKS
+from penstock.formats.gguf_types import BLOCKS
 from penstock_kernels.cpu.matrix import MatrixKind
 from penstock_kernels.triton.linear.gguf_weights import Layout
 from penstock_worker.quantisation.interface import GroupedForm, Groups, KeptForm, StoredFormat

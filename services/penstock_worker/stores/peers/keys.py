@@ -14,7 +14,8 @@ import zmq
 
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
-from penstock.transport.curve import load_secret, needs_keys
+from penstock.transport.curve import needs_keys
+from penstock.transport.curve_keys import load_secret
 
 DOMAIN = "kv"
 
