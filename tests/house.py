@@ -74,8 +74,7 @@ def print_figures() -> None:
             len(re.findall(r"\bbehind\b", path.read_text(encoding="utf-8"))) for path in modules
         ),
         "section banners": sum(
-            len(re.findall(r"(?m)^\s*# ?-{2,}", path.read_text(encoding="utf-8")))
-            for path in modules
+            banners(path.read_text(encoding="utf-8"), trees[path]) for path in modules
         ),
         "pages in docs": len(pages),
         "words in docs": words(pages),
@@ -111,6 +110,26 @@ def docstrings_of(tree: ast.Module) -> list[str]:
                 text = statement.value.value
                 if isinstance(text, str):
                     found.append(text.strip())
+    return found
+
+
+def banners(text: str, tree: ast.Module) -> int:
+    """Returns the number of comments that stand alone, between blank lines: each divides a file
+    into what may be two."""
+    strings = {
+        number
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for number in range(node.lineno, (node.end_lineno or 0) + 1)
+    }
+    found, above, comment = 0, "", False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#") and number not in strings:
+            comment = comment or not above.strip()
+        else:
+            found += comment and not line.strip()
+            comment = False
+        above = line
     return found
 
 

@@ -104,20 +104,19 @@ def _times(whole: Crossing, slot: Slot, spec: Alignment) -> Vectors:
     return Vectors((len(rows),), np.ascontiguousarray(rows).tobytes())
 
 
-# From attention to a sound to the times of tokens.
-#
-# Source: the method that Whisper's authors published with their code in 2023, with the numbers of
-# transformers' `return_token_timestamps`: weights of the heads that follow the sound, each column
-# normalised over the tokens, a median over neighbouring rows of the encoder, the mean over heads,
-# and dynamic time warping.
-
-
 def token_rows(crossing: Crossing, *, rows: int, skipped: int, filter_width: int) -> np.ndarray:
     """Returns for each of the decoder's tokens after the first `skipped` ones the row of the
     encoder from which on it looks for the next token, [tokens] float32.
 
     crossing: of the whole sequence.  rows: of the encoder, its first ones, that hold sound.
     Raises ValueError for numbers that aren't finite.
+
+    From attention to a sound to the times of tokens.
+
+    Source: the method that Whisper's authors published with their code in 2023, with the numbers of
+    transformers' `return_token_timestamps`: weights of the heads that follow the sound, each column
+    normalised over the tokens, a median over neighbouring rows of the encoder, the mean over heads,
+    and dynamic time warping.
     """
     mean: Tensor | None = None
     for head in range(crossing.queries.shape[1]):
@@ -153,11 +152,6 @@ def _medians(weights: Tensor, width: int) -> Tensor:
     return padded.unfold(-1, width, 1).sort(-1).values[..., margin]
 
 
-# Dynamic time warping: the cheapest way through a matrix that goes back in neither direction.
-#
-# Source: Sakoe and Chiba, "Dynamic programming algorithm optimization for spoken word recognition",
-# 1978.
-
 _BOTH, _ROW, _COLUMN = 0, 1, 2
 """What the way has done to arrive: gone on in rows and columns, in rows, or in columns."""
 
@@ -168,6 +162,11 @@ def first_columns(costs: np.ndarray) -> np.ndarray:
     costs: [rows, columns] float64, with at least one of each. The way begins in the first row and
     column, and ends in the last ones. Sums are rounded to float32. Of equally cheap ways, the one
     is taken that arrives by columns.
+
+    Dynamic time warping: the cheapest way through a matrix that goes back in neither direction.
+
+    Source: Sakoe and Chiba, "Dynamic programming algorithm optimization for spoken word
+    recognition", 1978.
     """
     arrived = _arrivals(costs)
     row, column = costs.shape

@@ -176,15 +176,13 @@ class TritonBuild:
         )
 
 
-# The forward pass on CUDA of a decoder that attends to an encoder's output.
-#
-# Rows of encoders are stored, each layer's keys and values of them, in front of those of the
-# decoder's tokens. Rows of decoders go through the layers as any model's do, decodes as CUDA
-# graphs.
-
-
 class EncoderDecoderOnDevice(TritonForward):
-    """A DeviceForward."""
+    """The forward pass on CUDA of a decoder that attends to an encoder's output.
+
+    Rows of encoders are stored, each layer's keys and values of them, in front of those of the
+    decoder's tokens. Rows of decoders go through the layers as any model's do, decodes as CUDA
+    graphs.
+    """
 
     def logits(self, batch: Batch, rows: np.ndarray) -> Tensor:
         """Logits as Forward has them. Those of an encoder's rows are zeros."""

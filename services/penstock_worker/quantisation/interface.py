@@ -117,10 +117,9 @@ class Quantization:
     """Lowest compute capability of a GPU that supports it."""
 
 
-# Unquantised floating-point formats, with one element per block.
-
-
 def _plain(name: str, size: int, dtype: str) -> StoredFormat:
+    """Unquantised floating-point formats, with one element per block."""
+
     def decode(blocks: Tensor) -> Tensor:
         return blocks.view(getattr(torch, dtype))
 

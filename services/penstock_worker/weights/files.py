@@ -18,15 +18,14 @@ from penstock_worker.weights.gguf_files import NVFP4
 from penstock_worker.weights.names import base_names, from_hub, unwrapped
 from penstock_worker.weights.stored import CheckpointTensor, StoredTensor
 
-# The tensors of a Hugging Face checkpoint, in our naming.
-
 
 def safetensors_tensors(
     files: tuple[str, ...],
     name_of: Callable[[str], str | None] = from_hub,
     quantised: QuantisedCheckpoint | None = None,
 ) -> dict[str, StoredTensor]:
-    """Returns the files' tensors by our names. Those of a quantised module are one.
+    """Returns the tensors of a Hugging Face checkpoint by our names. Those of a quantised module are
+    one.
 
     `name_of` maps a name in the checkpoint to ours, or to None for a tensor that isn't needed.
 
@@ -84,9 +83,6 @@ def _named(
             )
         found[name] = tensor
     return found
-
-
-# Reads the tensors of llama.cpp's mmproj files.
 
 
 def read_tensors(

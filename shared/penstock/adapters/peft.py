@@ -208,14 +208,6 @@ def _whole(tensor: SafetensorsTensor) -> WholeTensor:
     return WholeTensor(name=name, shape=tuple(tensor.shape), format=tensor.dtype, data=tensor.data)
 
 
-# Adapters of experts' parameters in PEFT's folders (`target_parameters`).
-#
-# Where a model has the matrices of all experts in one parameter, PEFT wraps the module of experts,
-# once for each parameter, the model's first one innermost: MODULE.experts.lora_A.weight and
-# MODULE.experts.base_layer.lora_A.weight. A has the factors of one expert below those of another,
-# [experts * rank, inputs]; B has an expert's columns apart, [outputs, rank * experts], the number
-# of the expert changing fastest.
-
 _PARAMETERS = ("gate_up_proj", "up_proj", "down_proj")
 """Names of the experts' parameters, in the order in which models have them."""
 _WRAPPED = re.compile(r"(.*\.experts)((?:\.base_layer)*)")
@@ -226,6 +218,14 @@ def expert_parameters(modules: Iterable[str], config: PeftConfig) -> dict[str, s
     the names that they lie under. `modules`: all of these names in the file.
 
     Raises UnfitAdapter if the settings don't say which they are.
+
+    Adapters of experts' parameters in PEFT's folders (`target_parameters`).
+
+    Where a model has the matrices of all experts in one parameter, PEFT wraps the module of
+    experts, once for each parameter, the model's first one innermost: MODULE.experts.lora_A.weight
+    and MODULE.experts.base_layer.lora_A.weight. A has the factors of one expert below those of
+    another, [experts * rank, inputs]; B has an expert's columns apart, [outputs, rank * experts],
+    the number of the expert changing fastest.
     """
     wrappers: dict[str, list[str]] = {}
     for name in modules:

@@ -270,12 +270,12 @@ def _summary(facts: Facts, stopped: bool) -> str:
     return f"({words})\n"
 
 
-# The conversation of `penstock chat`, and how it is written to a file.
-
-
 class ChatHistory:
-    """system: the system message, empty for none.  turns: user and assistant messages so far.
-    media: parts that the next question brings."""
+    """The conversation of `penstock chat`, and how it is written to a file.
+
+    system: the system message, empty for none.  turns: user and assistant messages so far.
+    media: parts that the next question brings.
+    """
 
     def __init__(self, system: str = "") -> None:
         self.system = system

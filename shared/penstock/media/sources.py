@@ -277,13 +277,14 @@ async def off_the_loop(size: int, run: Any, *arguments: Any) -> Any:
     return await asyncio.to_thread(run, *arguments)
 
 
-# OpenAI's way to send a sound: base64 and the name of a format.
-
 SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "opus", "aiff", "m4a", "mp4", "aac", "webm")
 
 
 def sound_uri(given: Any, where: str) -> str:
-    """The sound as a data: URI. Raises InvalidRequest."""
+    """The sound as a data: URI. Raises InvalidRequest.
+
+    OpenAI's way to send a sound: base64 and the name of a format.
+    """
     if not isinstance(given, Mapping):
         raise InvalidRequest(
             f"{where} must be an object with data and format", param=where, code="invalid_type"

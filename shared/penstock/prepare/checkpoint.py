@@ -280,9 +280,6 @@ def suppressed(fields: Fields, key: str, config: ModelConfig | EncoderConfig) ->
     return never
 
 
-# Values of settings that break a reader's arithmetic.
-
-
 @contextmanager
 def odd_values_refused(where: str) -> Iterator[None]:
     """Raises UnsupportedModel for what a reader of `where` couldn't compute: a power beyond a

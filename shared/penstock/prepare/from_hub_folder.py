@@ -276,9 +276,6 @@ def _dtype(sizes: Counter[str], shard: Path) -> str:
     return FLOAT_DTYPES[kind]
 
 
-# A folder in the hub's format with a head that drafts for a model.
-
-
 def read_head(stated: Fields) -> HeadConfig:
     """Raises UnsupportedModel for a head that isn't served."""
     with odd_values_refused(stated.where):

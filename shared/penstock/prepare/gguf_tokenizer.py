@@ -262,13 +262,6 @@ def _frame(tokenizer: Tokenizer, vocabulary: Vocabulary, built: Built, encoder: 
     frame(tokenizer, tokens[0], tokens[1], pairs=built.pairs)
 
 
-# BPE merges from SentencePiece's scores.
-#
-# SentencePiece joins, again and again, the neighbours whose joined text is the token with the best
-# score (Kudo and Richardson, 2018, arXiv:1808.06226).  A list of merges says the same when it is
-# ordered by the joined token's score: every way to cut a token into two tokens is a merge, and
-# merges of better tokens come first.
-
 MAX_TOKEN_LENGTH = 512
 """Longer tokens are refused: their cuts would take quadratic time."""
 MAX_CHARACTERS = 1 << 23
@@ -281,6 +274,13 @@ def merges_from_scores(
     """Merges, best first.
 
     tokens: text by id; None for those that merges neither make nor use.  scores: one for each.
+
+    BPE merges from SentencePiece's scores.
+
+    SentencePiece joins, again and again, the neighbours whose joined text is the token with the
+    best score (Kudo and Richardson, 2018, arXiv:1808.06226). A list of merges says the same when it
+    is ordered by the joined token's score: every way to cut a token into two tokens is a merge, and
+    merges of better tokens come first.
     """
     if sum(len(token) for token in tokens if token) > MAX_CHARACTERS:
         raise UnsupportedModel(

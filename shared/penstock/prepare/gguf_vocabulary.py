@@ -166,12 +166,9 @@ def frame(tokenizer: Tokenizer, first: str | None, last: str | None, *, pairs: b
     )
 
 
-# What a kind of vocabulary becomes.
-
-
 @dataclass(frozen=True)
 class Built:
-    """A tokenizer, and what holds where the file is silent."""
+    """What a kind of vocabulary becomes: a tokenizer, and what holds where the file is silent."""
 
     tokenizer: Tokenizer
     add_bos: bool = False

@@ -285,9 +285,6 @@ _READERS: Mapping[str, Callable[[Path, Fields], Raw]] = dict(
 )
 
 
-# Tokens that the settings add, or say more about.
-
-
 def _added(
     path: Path, settings: Fields, raw: Raw, named: Mapping[str, str]
 ) -> list[tuple[int, AddedToken]]:

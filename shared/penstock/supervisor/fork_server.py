@@ -307,9 +307,6 @@ def _ended() -> int | None:
     return None
 
 
-# The process itself, and its forks.
-
-
 def serve(fd: int, run: Role, read: Callable[[], None] = lambda: None) -> None:
     """Forks for the process at the other end of the socket. Returns when that is closed. read:
     called when there is more to read for forks; raises nothing."""

@@ -104,8 +104,6 @@ class Recording:
         return sha256_hex(f"window {begin} {end} of {self._name}".encode())
 
 
-# Finds where to cut a long recording: at its quietest places.
-
 SEARCHED = 1 / 6
 """Share of a window, counted from its end, in which a quiet place is looked for."""
 SMOOTHED_SECONDS = 0.2
@@ -117,6 +115,8 @@ def quiet_windows(mel: np.ndarray, window: int, frames_per_second: int) -> list[
     quietest stretch near a window's end.
 
     mel: [bins, frames] float32, logarithms of power.
+
+    Finds where to cut a long recording: at its quietest places.
     """
     total = mel.shape[1]
     loudness = _smoothed(mel.mean(axis=0, dtype="float64"), frames_per_second)

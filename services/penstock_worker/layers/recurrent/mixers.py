@@ -153,12 +153,12 @@ class GroupNorm:
         return self(residual.add_(x))
 
 
-# The gated short convolution of LFM2 (Liquid AI, 2025).
-
-
 class ShortConv:
-    """A Mixer. Features are two gates and the input, [rows, 3 * width]: that of the convolution's
-    input, that of its result, and what is convolved."""
+    """The gated short convolution of LFM2 (Liquid AI, 2025).
+
+    A Mixer. Features are two gates and the input, [rows, 3 * width]: that of the convolution's
+    input, that of its result, and what is convolved.
+    """
 
     def __init__(
         self, spec: ShortConvSpec, inputs: Product, conv: Convolution, output: Product

@@ -105,16 +105,16 @@ def _applies(module: Module) -> bool:
 NVFP4 = CheckpointFormat("nvfp4", _applies, _read)
 
 
-# The same in GGUF files: blocks of 64 numbers, four scales before four times 16 numbers, whose low
-# bits are the first 8. Scales have no sign. A tensor `.scale` next to the matrix may hold the
-# factor.
-
 _BLOCK = 36
 """Bytes."""
 
 
 @dataclass(frozen=True)
 class NVFP4Blocks(E2M1Matrix):
+    """NVFP4 in GGUF files: blocks of 64 numbers, four scales before four times 16 numbers, whose
+    low bits are the first 8. Scales have no sign. A tensor `.scale` next to the matrix may hold
+    the factor."""
+
     gguf = ("NVFP4", 64)
     data: np.ndarray
     """uint8 [outputs of the whole matrix, bytes of a row]."""

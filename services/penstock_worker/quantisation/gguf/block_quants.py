@@ -12,9 +12,8 @@ from penstock_worker.quantisation.gguf.blocks import fifth_bits, gguf_format, ha
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 # Q4_0: blocks of 32 4-bit values with offset 8, and a scale.
-
-
 def _decode_q4_0(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * (nibbles(blocks[:, 2:]).float() - 8)
 
@@ -27,8 +26,6 @@ Q4_0 = gguf_format("Q4_0", _decode_q4_0, layout=Layout(4, offset=8), split=_spli
 
 
 # Q4_1: blocks of 32 4-bit values, with a scale and a minimum.
-
-
 def _decode_q4_1(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * nibbles(blocks[:, 4:]).float() + half(blocks, 2).float()
 
@@ -44,8 +41,6 @@ Q4_1 = gguf_format(
 
 # Q5_0: blocks of 32 5-bit values with offset 16, whose fifth bits are stored separately, and a
 # scale.
-
-
 def _decode_q5_0(blocks: Tensor) -> Tensor:
     levels = nibbles(blocks[:, 6:]) | fifth_bits(blocks, 2)
     return half(blocks, 0).float() * (levels.float() - 16)
@@ -70,8 +65,6 @@ Q5_0 = gguf_format(
 
 # Q5_1: blocks of 32 5-bit values, whose fifth bits are stored separately, with a scale and a
 # minimum.
-
-
 def _decode_q5_1(blocks: Tensor) -> Tensor:
     levels = nibbles(blocks[:, 8:]) | fifth_bits(blocks, 4)
     return half(blocks, 0).float() * levels.float() + half(blocks, 2).float()
@@ -93,8 +86,6 @@ Q5_1 = gguf_format(
 
 
 # Q8_0: blocks of 32 signed bytes, and a scale.
-
-
 def _decode_q8_0(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * signed(blocks, 2, 34).float()
 

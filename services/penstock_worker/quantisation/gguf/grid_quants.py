@@ -81,8 +81,6 @@ def _four_signs(word: Tensor) -> Tensor:
 
 # IQ2_XXS: super-blocks of 256 values, in groups of 32: four vectors of 8, four times 7 signs, and
 # a 4-bit scale.
-
-
 def _iq2_xxs(blocks: Tensor) -> Groups:
     by_group = blocks[:, 2:].unflatten(-1, (8, 8))
     word = words(by_group[..., 4:].flatten(1), 4)
@@ -92,8 +90,6 @@ def _iq2_xxs(blocks: Tensor) -> Groups:
 
 
 # IQ2_XS: the same with a 4-bit scale for 16 values, and numbers of 9 bits with 7 signs each.
-
-
 def _iq2_xs(blocks: Tensor) -> Groups:
     both, scales = words(blocks[:, 2:66], 2), nibbles_in_turn(blocks[:, 66:])
     places = (both & 511) * PARITY + (both >> 9)
@@ -102,8 +98,6 @@ def _iq2_xs(blocks: Tensor) -> Groups:
 
 
 # IQ2_S: the same with all signs, and numbers of 10 bits, whose upper ones are stored separately.
-
-
 def _iq2_s(blocks: Tensor) -> Groups:
     upper = (blocks[:, 66:74, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)) & 3
     numbers = blocks[:, 2:34].long() | upper.flatten(1).long() << 8
@@ -113,8 +107,6 @@ def _iq2_s(blocks: Tensor) -> Groups:
 
 # IQ3_XXS: super-blocks of 256 values, in groups of 32: eight vectors of 4, four times 7 signs, and
 # a 4-bit scale.
-
-
 def _iq3_xxs(blocks: Tensor) -> Groups:
     word = words(blocks[:, 66:], 4)
     signs = nibbles_in_turn(_completed(_four_signs(word)))
@@ -124,8 +116,6 @@ def _iq3_xxs(blocks: Tensor) -> Groups:
 
 # IQ3_S: the same with all signs, and numbers of 9 bits, whose highest ones are stored separately.
 # Values are odd numbers from -15 to 15.
-
-
 @cache
 def _iq3_s_levels() -> Tensor:
     values = _with_signs(IQ3_S, 16).view(torch.int8).unflatten(0, (-1, 4))
@@ -143,8 +133,6 @@ def _iq3_s(blocks: Tensor) -> Groups:
 # IQ1_S: super-blocks of 256 values, in groups of 32: four vectors of 8 with numbers of 11 bits,
 # whose upper ones are stored separately, with a 3-bit scale and whether an eighth is added or
 # subtracted.
-
-
 @cache
 def _iq1_s_levels() -> Tensor:
     return _as_numbers(vectors(IQ1) + 1)
@@ -162,8 +150,6 @@ def _iq1_s(blocks: Tensor) -> Groups:
 
 # IQ1_M: the same with a 3-bit scale for 16 values and a shift for 8. The float16 lies in the upper
 # bits of four words, below which are the scales.
-
-
 @cache
 def _iq1_m_levels() -> Tensor:
     """Returns the vectors' levels in eighths, with the shift added, then with it subtracted."""

@@ -26,8 +26,6 @@ def looked_up(levels: Tensor, table: tuple[int, ...]) -> Tensor:
 
 
 # IQ4_NL: blocks of 32 4-bit entries of a table, and a scale.
-
-
 def _values_iq4_nl(blocks: Tensor) -> Tensor:
     return looked_up(nibbles(blocks[:, 2:]), IQ4)
 
@@ -45,8 +43,6 @@ IQ4_NL = gguf_format("IQ4_NL", _decode_iq4_nl, layout=Layout(8), split=_split_iq
 
 # IQ4_XS: super-blocks of 256 4-bit entries of a table, in groups of 32 with a 6-bit scale each, in
 # units of one float16.
-
-
 def _values_iq4_xs(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] int8."""
     return looked_up(nibbles(blocks[:, 8:].unflatten(-1, (8, 16))), IQ4)
@@ -82,8 +78,6 @@ IQ4_XS = gguf_format(
 
 # MXFP4: blocks of 32 4-bit floating-point numbers, and a power of two as their scale, as the OCP
 # microscaling formats, version 1.0, have it. The low nibbles are the first half.
-
-
 def _values_mxfp4(blocks: Tensor) -> Tensor:
     return looked_up(nibbles(blocks[:, 1:]), E2M1)
 
@@ -111,8 +105,6 @@ MXFP4 = gguf_format("MXFP4", _decode_mxfp4, layout=_MXFP4_LAYOUT, split=_split_m
 
 # NVFP4: blocks of 64 4-bit floating-point numbers, of which 16 share a scale of type e4m3 without a
 # sign. Matrices are read as those of checkpoints are (checkpoints.nvfp4), which have a factor.
-
-
 def _codes_nvfp4(blocks: Tensor) -> Tensor:
     """Returns [blocks, 4, 16] uint8, below 16."""
     return nibbles(blocks[:, 4:].unflatten(-1, (4, 8)))

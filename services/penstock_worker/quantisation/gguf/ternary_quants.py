@@ -32,8 +32,6 @@ def _groups(levels: Tensor, unit: Tensor) -> Groups:
 
 # TQ1_0: 256 values, of which five or four are the digits of a number in base 3, stored as a
 # fraction of 256: the first one is the highest.
-
-
 @cache
 def _digits_of_bytes() -> Tensor:
     """Returns [5 digits, 256 bytes] uint8."""
@@ -56,25 +54,19 @@ def _tq1_0(blocks: Tensor) -> Groups:
     return _groups(torch.cat(digits, -1), half(blocks, 52))
 
 
-# TQ2_0: 256 values of two bits.
-
-
 def _tq2_0(blocks: Tensor) -> Groups:
+    """TQ2_0: 256 values of two bits."""
     return _groups(two_bit_levels(blocks[:, :64]).flatten(1), half(blocks, 64))
 
 
-# Q2_0: 64 values of two bits, four neighbours to a byte.
-
-
 def _q2_0(blocks: Tensor) -> Groups:
+    """Q2_0: 64 values of two bits, four neighbours to a byte."""
     shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
     levels = (blocks[:, 2:, None] >> shifts) & 3
     return _groups(levels.flatten(1), half(blocks, 0))
 
 
 # Q1_0: 128 signs: 1 is positive.
-
-
 def _q1_0(blocks: Tensor) -> Groups:
     return _groups(2 * bits_of(blocks[:, 2:]), half(blocks, 0))
 

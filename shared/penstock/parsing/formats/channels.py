@@ -18,7 +18,6 @@ from penstock.parsing.format import (
 #
 # <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary \
 # to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>
-
 HARMONY = ChannelFormat(
     names=("openai", "harmony"),
     reasoning_names=("openai_gptoss", "openai", "harmony"),
@@ -49,8 +48,6 @@ HARMONY = ChannelFormat(
 # <|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>\
 # <|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|>\
 # <|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>
-
-
 def _channel(name: str) -> MarkPair:
     return MarkPair(f"<|open|>{name}<|sep|>", f"<|close|>{name}<|sep|>")
 
@@ -119,7 +116,6 @@ KIMI_K3_THOUGHTS = ThoughtFormat(
 # <atem:parameter name="city">Paris</atem:parameter>
 # </atem:invoke>
 # </atem:function_calls><|eot|>
-
 _MUSE_BLOCK = MarkPair("<atem:function_calls>", "</atem:function_calls>")
 _MUSE = Recognised(all_of=("<atem:invoke",))
 

@@ -20,7 +20,6 @@ from penstock.parsing.format import (
 #
 # Smaller ones (Qwen2.5-Coder 0.5B) often leave the marks out, or write a code fence instead, or a
 # list of several calls, after a sentence or not.
-
 HERMES = CallFormat(
     names=("hermes",),
     models="Hermes, Qwen 2.5 and 3, Granite 4, SmolLM3, MiMo, ERNIE 4.5, Bielik, Reka Edge",
@@ -51,7 +50,6 @@ HERMES = CallFormat(
 #
 # Since an object may just as well be content, it is a call only if the request offers a function of
 # that name.
-
 LLAMA3_JSON = CallFormat(
     names=("llama3_json",),
     models="Llama 3.1, 3.2 and 3.3",
@@ -74,7 +72,6 @@ LLAMA3_JSON = CallFormat(
 # calls; anything else is content.
 #
 # [{"name": "get_weather", "arguments": {"city": "Paris"}}]
-
 JSON = CallFormat(
     names=("json",),
     models="models without a format of their own",
@@ -92,7 +89,6 @@ JSON = CallFormat(
 #
 # [TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris"}}]
 # [TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}
-
 MISTRAL = CallFormat(
     names=("mistral",),
     models="Mistral, Ministral, Devstral",
@@ -134,7 +130,6 @@ MISTRAL = CallFormat(
 #         "parameters": {"city": "Paris"}
 #     }
 # ]```
-
 _COMMAND = Recognised(all_of=("<|START_ACTION|>",), families=("cohere2",))
 
 COMMAND = CallFormat(
@@ -187,7 +182,6 @@ COMMAND_R = CallFormat(
 #
 # <|inner_prefix|>Hm.<|inner_suffix|><|tools_prefix|>[{"get_weather": {"city": "Paris"}}]\
 # <|tools_suffix|>
-
 _TOOLS = MarkPair("<|tools_prefix|>", "<|tools_suffix|>")
 _INNER = MarkPair("<|inner_prefix|>", "<|inner_suffix|>")
 
@@ -232,7 +226,6 @@ APERTUS_THOUGHTS = ThoughtFormat(
 # function call<|role_sep|>
 # {"name": "get_weather", "arguments": {"city": "Paris"}}
 # <toolcall> {"name": "get_weather", "arguments": {"city": "Paris"}} </toolcall>
-
 _OBJECT = Written(begin='{"name": "', head_end='", "arguments": ', end="}")
 
 

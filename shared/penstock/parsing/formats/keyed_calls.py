@@ -21,7 +21,6 @@ from penstock.parsing.format import (
 # </parameter>
 # </function>
 # </tool_call>
-
 QWEN3_CODER = CallFormat(
     names=("qwen3_coder", "qwen3_xml", "step3p5"),
     models="Qwen3-Coder, Qwen3.5, Nemotron 3 Nano, Step 3.5",
@@ -60,7 +59,6 @@ QWEN3_CODER = CallFormat(
 #
 # get_weather
 # {"city": "Paris"}
-
 GLM45 = CallFormat(
     names=("glm45", "glm47"),
     models="GLM-4.5 to 5, Ling 3, Laguna, Spark 2.5",
@@ -125,7 +123,6 @@ GLM4 = CallFormat(
 # ]<]minimax[>[<invoke name="get_weather">]<]minimax[>[<tags>]<]minimax[>[<item>a]<]minimax[>[\
 # </item>]<]minimax[>[</tags>]<]minimax[>[</invoke>
 # ]<]minimax[>[</tool_call>
-
 MINIMAX_M2 = CallFormat(
     names=("minimax_m2",),
     models="MiniMax M2",
@@ -189,7 +186,6 @@ MINIMAX_M3_THOUGHTS = ThoughtFormat(
 # <parameter=city>Paris</parameter>
 # </function>
 # </seed:tool_call>
-
 _SEED_BLOCK = MarkPair("<seed:tool_call>", "</seed:tool_call>")
 _SEED_THINK = MarkPair("<seed:think>", "</seed:think>")
 
@@ -236,8 +232,6 @@ SEED_THOUGHTS = ThoughtFormat(
 # <arg_value:opensource>Paris</arg_value:opensource>
 # </tool_call:opensource>
 # </tool_calls:opensource>
-
-
 def _hy_pair(name: str) -> MarkPair:
     return MarkPair(f"<{name}:opensource>", f"</{name}:opensource>")
 
@@ -284,7 +278,6 @@ HY_V3_THOUGHTS = ThoughtFormat(
 # <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>\
 # <steptml:invoke name="get_weather"><steptml:parameter name="city">Paris</steptml:parameter>\
 # </steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>
-
 _STEP3_BLOCK = MarkPair("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>")
 
 STEP3 = CallFormat(
@@ -311,7 +304,6 @@ STEP3 = CallFormat(
 #
 # <function name="get_weather"><param name="city">Paris</param></function>
 # <function name="run"><param name="code"><![CDATA[a < b]]></param></function>
-
 MINICPM5 = CallFormat(
     names=("minicpm5",),
     models="MiniCPM5",

@@ -18,7 +18,6 @@ from penstock.parsing.format import (
 #
 # <|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0\
 # <|tool_call_argument_begin|>{"city": "Paris"}<|tool_call_end|><|tool_calls_section_end|>
-
 KIMI_K2 = CallFormat(
     names=("kimi_k2",),
     models="Kimi K2",
@@ -66,7 +65,6 @@ KIMI_K2 = CallFormat(
 # <｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>
 # </｜DSML｜invoke>
 # </｜DSML｜function_calls>
-
 _DEEPSEEK_BLOCK = MarkPair("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
 _DEEPSEEK_TOKENS = (
     *_DEEPSEEK_BLOCK,
@@ -166,7 +164,6 @@ DEEPSEEK_V4 = replace(
 # {"city": "Paris"}
 #
 # Since a text may hold such marks, they are calls only of functions that the request offers.
-
 FUNCTIONARY = CallFormat(
     names=("functionary_v3_llama_31",),
     models="Functionary 3.1",
@@ -192,7 +189,6 @@ FUNCTIONARY_V32 = CallFormat(
 #
 # <|think|>Hm.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5\
 # <|tool_call:name|>get_weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|><|calls|>
-
 _SOLAR = Recognised(all_of=("<|tool_call:begin|>", "<|tool_call:args|>"))
 
 SOLAR_OPEN = CallFormat(

@@ -25,7 +25,6 @@ from penstock.parsing.format import (
 # </function_calls>
 #
 # Since a list may just as well be content, it is calls only of functions that the request offers.
-
 _LIST = Written(
     before="[",
     begin="",
@@ -69,7 +68,6 @@ OLMO3 = CallFormat(
 # Calls as LFM2 writes them, in Python's form:
 #
 # <|tool_call_start|>[get_weather(city="Paris"), now()]<|tool_call_end|>
-
 LFM2 = CallFormat(
     names=("lfm2",),
     models="LFM2, LFM2.5",
@@ -90,7 +88,6 @@ LFM2 = CallFormat(
 #
 # <|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>
 # <start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>
-
 _GEMMA_CALL = MarkPair("<|tool_call>", "<tool_call|>")
 _FUNCTION_CALL = MarkPair("<start_function_call>", "<end_function_call>")
 

@@ -202,11 +202,6 @@ def awq_scheme(settings: Fields) -> WeightScheme:
     return WeightScheme(storage="awq", bits=4, group_size=size, symmetric=False)
 
 
-# NF4, FP4 and INT8 (Dettmers et al., "QLoRA", 2023, and "LLM.int8()", 2022), as bitsandbytes and
-# the transformers library write them.
-#
-# Source of the keys: the transformers library's BitsAndBytesConfig.
-
 _BITSANDBYTES_KEYS = {
     "_load_in_4bit",
     "_load_in_8bit",
@@ -225,7 +220,13 @@ _BITSANDBYTES_KEYS = {
 
 
 def read_bitsandbytes(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for anything but NF4, FP4 and INT8."""
+    """Raises UnsupportedModel for anything but NF4, FP4 and INT8.
+
+    NF4, FP4 and INT8 (Dettmers et al., "QLoRA", 2023, and "LLM.int8()", 2022), as bitsandbytes and
+    the transformers library write them.
+
+    Source of the keys: the transformers library's BitsAndBytesConfig.
+    """
     check_known(settings, _BITSANDBYTES_KEYS)
     four, eight = (
         settings.flag(f"load_in_{bits}bit", settings.flag(f"_load_in_{bits}bit", False))
@@ -249,10 +250,6 @@ def _four_bits(settings: Fields) -> WeightScheme:
     return WeightScheme(storage="fp4" if kind == "fp4" else "nf4", bits=4)
 
 
-# HQQ, as the transformers library saves it.
-#
-# Source of the keys: that library's HqqConfig and the hqq library's BaseQuantizeConfig.
-
 _HQQ_GROUP = {"offload_meta", "scale_quant_params", "weight_quant_params", "zero_quant_params"}
 _HQQ_WEIGHTS = {
     "axis",
@@ -266,7 +263,12 @@ _HQQ_WEIGHTS = {
 
 
 def read_hqq(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for groups of outputs, 3 bits, and scales that are quantised too."""
+    """Raises UnsupportedModel for groups of outputs, 3 bits, and scales that are quantised too.
+
+    HQQ, as the transformers library saves it.
+
+    Source of the keys: that library's HqqConfig and the hqq library's BaseQuantizeConfig.
+    """
     check_known(settings, {"quant_config", "quant_method", "skip_modules"})
     found = settings.section("quant_config")
     # With settings of their own, modules are named here: self_attn.q_proj.
@@ -296,11 +298,6 @@ def _hqq_scheme(group: Fields) -> WeightScheme:
     return WeightScheme(storage="hqq", bits=bits, group_size=size, symmetric=False)
 
 
-# Ternary weights (Ma et al., "The era of 1-bit LLMs", 2024), as the transformers library saves
-# them.
-#
-# Source of the keys: that library's BitNetQuantConfig.
-
 _BITNET_KEYS = {
     *("linear_class", "modules_to_not_convert", "quant_method", "quantization_mode"),
     *("rms_norm_eps", "use_rms_norm"),
@@ -309,7 +306,13 @@ _BITNET_KEYS = {
 
 def read_bitnet(settings: Fields) -> QuantisedCheckpoint:
     """Raises UnsupportedModel for weights that are rounded to three values only when they are used
-    (`online`), and for norms in front of each product."""
+    (`online`), and for norms in front of each product.
+
+    Ternary weights (Ma et al., "The era of 1-bit LLMs", 2024), as the transformers library saves
+    them.
+
+    Source of the keys: that library's BitNetQuantConfig.
+    """
     check_known(settings, _BITNET_KEYS)
     mode = settings.text("quantization_mode", "offline")
     one_of(settings, "quantization_mode", mode, ("offline",))
@@ -324,15 +327,16 @@ def read_bitnet(settings: Fields) -> QuantisedCheckpoint:
     )
 
 
-# MXFP4 as gpt-oss's releases have it: experts' matrices in stacks.
-#
-# Source of the keys: the transformers library's Mxfp4Config.
-
 _MXFP4_SKIPPED = "modules_to_not_convert"
 
 
 def read_mxfp4(settings: Fields) -> QuantisedCheckpoint:
-    """Raises UnsupportedModel for an unknown setting."""
+    """Raises UnsupportedModel for an unknown setting.
+
+    MXFP4 as gpt-oss's releases have it: experts' matrices in stacks.
+
+    Source of the keys: the transformers library's Mxfp4Config.
+    """
     check_known(settings, {"quant_method", "dequantize", _MXFP4_SKIPPED})
     return QuantisedCheckpoint(
         method="mxfp4",

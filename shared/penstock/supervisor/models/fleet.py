@@ -245,8 +245,6 @@ class ModelFleet:
                 log.error("model failed", model=state.model, reason=state.reason)
 
 
-# The socket at which gateways ask for models.
-
 LONGEST_LINE = 65_536
 """Bytes of a message to the supervisor."""
 MOST_UNREAD = 1 << 20
@@ -256,9 +254,12 @@ MOST_NAMES = 1024
 
 
 class ModelsSocket:
-    """path: in the private folder of the system.  heard: called with what holders say, and their
+    """The socket at which gateways ask for models.
+
+    path: in the private folder of the system.  heard: called with what holders say, and their
     number; None: its connection has ended. One that comes back has the same number.  states: what a
-    holder is sent first."""
+    holder is sent first.
+    """
 
     def __init__(
         self,
