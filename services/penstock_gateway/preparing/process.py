@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 
 from penstock.process.isolated import (
     CRASHES,
+    STARTS,
     Crashed,
     Died,
     Frozen,
     Stalled,
+    most_of,
     receive_exactly,
     unfrozen,
 )
@@ -35,8 +37,6 @@ from penstock_gateway.preparing.wire import (
     from_preparer,
 )
 
-BEGINS = 20.0
-"""Seconds in which a fork has begun, however busy the machine is."""
 ENDS = 2.0
 """Seconds in which the reason of an end is known."""
 _OVERTIME = (-signal.SIGPROF, -signal.SIGXCPU)
@@ -85,7 +85,7 @@ class PreparerProcess:
         try:
             if not self.pid:
                 await self._begin()
-            async with unfrozen(self.pid, BEGINS + 3 * cpu):
+            async with unfrozen(self.pid, most_of(cpu)):
                 await self._send(encoded_task(message))
             while isinstance(reply := await self._next(open_asks, cpu), HomeQuestion):
                 open_asks.add(reply.number)
@@ -103,7 +103,7 @@ class PreparerProcess:
     async def _begin(self) -> None:
         """Waits for its first word. Raises Died; what comes next is a fork of another process."""
         try:
-            async with unfrozen(self._forks.pid, BEGINS):
+            async with unfrozen(self._forks.pid, STARTS):
                 (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
         except Frozen:
             self._forks.close()
@@ -129,8 +129,7 @@ class PreparerProcess:
         self, open_asks: set[int], cpu: float
     ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody | HomeQuestion:
         while True:
-            # By the clock three times as long, so that a busy machine isn't given up early.
-            async with unfrozen(self.pid, BEGINS + 3 * cpu, rests=lambda: bool(open_asks)):
+            async with unfrozen(self.pid, most_of(cpu), rests=lambda: bool(open_asks)):
                 (size,) = HEADER.unpack(await self._receive(HEADER.size))
                 if size > MAX_FRAME:
                     raise Died(f"it announces {size} bytes")

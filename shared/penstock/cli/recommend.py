@@ -91,7 +91,7 @@ def text(machine: Machine, found: list[Fit], context: int) -> str:
     facts = [
         ("memory", f"{_gib(machine.memory)}, {_gib(machine.free)} of it free"),
         ("processor", f"{machine.processor}, {machine.cores} cores, {machine.kernels} kernels"),
-        ("bandwidth", f"{machine.bandwidth / 1e9:.1f} GB/s ({machine.measured})"),
+        ("bandwidth", _bandwidth(machine)),
     ]
     rows = [("MODEL", "PARAMETERS", "DOWNLOAD", "MEMORY", "TOKENS/S"), *map(_row, found)]
     said = (
@@ -101,6 +101,18 @@ def text(machine: Machine, found: list[Fit], context: int) -> str:
         " the others."
     )
     return "\n".join([columns(facts), "", columns(rows), "", said, *_last(machine, found)])
+
+
+def _bandwidth(machine: Machine) -> str:
+    """With what others took of the machine meanwhile, if that shows in it: advice changes with
+    it."""
+    said = f"{machine.bandwidth / 1e9:.1f} GB/s ({machine.measured})"
+    if not machine.busy:
+        return said
+    return (
+        f"{said}, while other processes took {machine.others:.0%} of the processors: without them"
+        " it is faster, and may serve a larger model"
+    )
 
 
 def _beside(machine: Machine, card: Accelerator, arguments: argparse.Namespace) -> int:
@@ -134,7 +146,7 @@ def text_beside(machine: Machine, card: Accelerator, found: list[CardFit], conte
             f"{card.link:g} GB/s to the host",
         ),
         ("host", f"{_gib(machine.free)} free, {machine.cores} threads of the {machine.kernels}"),
-        ("bandwidth", f"{machine.bandwidth / 1e9:.1f} GB/s ({machine.measured})"),
+        ("bandwidth", _bandwidth(machine)),
     ]
     heads = ("MODEL", "CARD", "HOST", "EXPERTS ON THE HOST", "1 ANSWER", str(STREAMS), "PROMPT")
     said = (
@@ -173,11 +185,6 @@ def _row(fit: Fit) -> tuple[str, ...]:
 
 def _last(machine: Machine, found: list[Fit]) -> list[str]:
     lines = []
-    if machine.busy:
-        lines.append(
-            f"Other processes took {machine.others:.0%} of the processors meanwhile: without them"
-            " it is faster than this says."
-        )
     if not machine.fast:
         lines.append(f"With the {machine.kernels} kernels, speeds can't be estimated.")
     if found[0].missing:

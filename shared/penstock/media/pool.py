@@ -27,10 +27,6 @@ RETRY_AFTER = 1.0
 
 LARGE = 1 << 20
 """Bytes of an item from which on a thread receives it."""
-START_TIME = 30.0
-"""Seconds that a process may take to start."""
-PATIENCE = 4
-"""Times its processor time that an item may take by the clock: a busy machine is no bomb."""
 
 _ANSWER = msgspec.msgpack.Decoder(Answer)
 
@@ -58,22 +54,19 @@ class MediaProcess(IsolatedProcess):
             environment=_environment(),
         )
         self._bounds = bounds
-        self._answered = False
         self._socket.setblocking(False)
 
     async def ask(self, task: Prepare) -> Answer:
         """Prepares an item. Raises Stalled, Frozen, Crashed or Died."""
         payload = msgspec.msgpack.encode(task)
-        wall = PATIENCE * self._bounds.cpu + (0.0 if self._answered else START_TIME)
         try:
-            async with self._bounded(wall):
+            async with self._bounded(self._bounds.cpu):
                 await self._send(payload)
                 answer = await self._answer()
         except msgspec.DecodeError:
             raise Crashed from None
         except (OSError, EOFError):
             raise await asyncio.to_thread(self._reason) from None
-        self._answered = True
         return answer
 
     async def _answer(self) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import math
 import os
 import signal
 import socket
@@ -49,39 +50,50 @@ STANDSTILL = 2.0
 _LOOKS = 8
 """Looks in that time. They are counted, not seconds: where this process itself stood still, the
 first look comes late and the answer may have come meanwhile."""
+STARTS = 20.0
+"""Processor seconds that a process may take to start, at most."""
+LONGEST = 900.0
+"""Seconds by the clock after which an exchange ends, whatever the process does: one that waits for
+a disk that is gone looks as busy as one that reads."""
 
 
 class Standstill:
     """Tells a frozen process from one that works. What stalls uses processor time; what is stopped,
     or sits in a frozen cgroup, uses none. One that is ready to run, or waits for a disk, isn't
-    frozen: the machine is busy."""
+    frozen: the machine is busy, and may give it a hundredth of the clock's seconds."""
 
     every = STANDSTILL / _LOOKS
     """Seconds between two looks."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, most: float = math.inf) -> None:
+        """most: processor seconds from now on after which it counts as frozen: its task would have
+        ended it before."""
         self._pid = pid
-        self._used = cpu_seconds(pid)
+        self._most = most
+        self._used = self._begun = cpu_seconds(pid)
         self._still = 0
 
     def look(self) -> bool:
         """Whether the process is frozen. False where the system doesn't tell."""
         used = cpu_seconds(self._pid)
-        works = used is None or used != self._used or state_of(self._pid) in ("R", "D")
+        if used is None or self._begun is None:
+            return False
+        works = used != self._used or state_of(self._pid) in ("R", "D")
         self._used = used
         self._still = 0 if works else self._still + 1
-        return self._still >= _LOOKS
+        return self._still >= _LOOKS or used - self._begun > self._most
 
     def rest(self) -> None:
         """Begins to count anew: the process had nothing to do."""
         self._still = 0
+        self._begun = cpu_seconds(self._pid)
 
 
 class Until:
     """How long a blocking exchange goes on."""
 
-    def __init__(self, deadline: float, standstill: Standstill) -> None:
-        self._deadline = deadline
+    def __init__(self, standstill: Standstill) -> None:
+        self._deadline = time.monotonic() + LONGEST
         self._standstill = standstill
         self._look_at = time.monotonic() + standstill.every
 
@@ -151,8 +163,8 @@ class IsolatedProcess:
         self._process.returncode = 0
 
     @contextlib.asynccontextmanager
-    async def _bounded(self, seconds: float) -> AsyncIterator[None]:
-        async with unfrozen(self.pid, seconds):
+    async def _bounded(self, cpu: float) -> AsyncIterator[None]:
+        async with unfrozen(self.pid, most_of(cpu)):
             yield
 
     async def _send(self, payload: bytes) -> None:
@@ -220,22 +232,22 @@ async def receive_exactly(connection: socket.socket, size: int) -> bytearray:
 
 @contextlib.asynccontextmanager
 async def unfrozen(
-    pid: int, seconds: float, rests: Callable[[], bool] = lambda: False
+    pid: int, cpu: float, rests: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[None]:
-    """Around an exchange with a process. Raises Frozen when the process is, and after so many
-    seconds: a task that had used its processor time would have ended its process before.
+    """Around an exchange with a process. Raises Frozen when the process is, when it has used more
+    than so many seconds of processor time, and after LONGEST.
 
     rests: whether the process may be waiting for this one; that time doesn't count.
     """
-    loop, standstill = asyncio.get_running_loop(), Standstill(pid)
+    loop, standstill = asyncio.get_running_loop(), Standstill(pid, cpu)
 
-    bound = asyncio.timeout(seconds)
+    bound = asyncio.timeout(LONGEST)
 
     async def watch() -> None:
         while rests() or not standstill.look():
             if rests() and not bound.expired():
                 standstill.rest()
-                bound.reschedule(loop.time() + seconds)
+                bound.reschedule(loop.time() + LONGEST)
             await asyncio.sleep(standstill.every)
         if not bound.expired():
             bound.reschedule(loop.time())
@@ -252,6 +264,12 @@ async def unfrozen(
         first.cancel()
         for task in watching:
             task.cancel()
+
+
+def most_of(cpu: float) -> float:
+    """Returns processor seconds after which a process is given up whose tasks bound themselves to
+    so many: it hasn't started, or doesn't notice."""
+    return STARTS + 3 * cpu
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -8,18 +8,28 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from penstock.process import isolated
-from penstock.process.isolated import Frozen, unfrozen
+from penstock.process.isolated import Frozen, Standstill, Until, unfrozen
 
 pytestmark = pytest.mark.timeout(60)
 
 FOREVER = 3600.0
 """Longer than a test may take."""
 WORKING = "while True: pass"
+SELDOM = """
+import time
+while True:
+    until = time.process_time() + 0.001
+    while time.process_time() < until: pass
+    time.sleep(0.02)
+"""
+"""Works for a twentieth of the time at most."""
+SHORT = 0.6
 WAITING = "import sys; sys.stdin.read()"
 
 
@@ -54,6 +64,36 @@ async def test_one_that_works_is_left_alone() -> None:
             assert begun is not None
             while (isolated.cpu_seconds(pid) or 0) < begun + 0.5:
                 await asyncio.sleep(0.02)
+
+
+async def test_one_that_gets_little_of_a_busy_machine_is_left_alone() -> None:
+    """Its bound is processor time: by the clock it may take longer."""
+    with running(SELDOM) as pid:
+        async with unfrozen(pid, SHORT):
+            begun, clock = isolated.cpu_seconds(pid) or 0.0, time.monotonic()
+            while time.monotonic() < clock + 2 * SHORT:
+                assert (isolated.cpu_seconds(pid) or 0.0) < begun + SHORT
+                await asyncio.sleep(0.02)
+
+
+def test_a_thread_that_asks_one_waits_as_long() -> None:
+    with running(SELDOM) as pid:
+        until, clock = Until(Standstill(pid, SHORT)), time.monotonic()
+        while time.monotonic() < clock + 2 * SHORT:
+            time.sleep(min(until.wait(), 0.02))
+
+
+def test_a_thread_gives_one_up_that_has_used_its_time() -> None:
+    with running(WORKING) as pid:
+        until = Until(Standstill(pid, 0.1))
+        with pytest.raises(Frozen):
+            wait_on(until)
+
+
+def wait_on(until: Until) -> None:
+    """As long as it may be waited."""
+    while True:
+        time.sleep(min(until.wait(), 0.02))
 
 
 async def test_its_time_is_over_though_it_works() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from penstock.process.isolated import (
     IsolatedProcess,
     Standstill,
     Until,
+    most_of,
 )
 from penstock.process.isolated_child import HEADER
 from penstock.text.disarm import too_deep
@@ -19,10 +19,6 @@ from penstock.text.render.wire import MAX_FRAME, Bounds, Fill, Filled, TemplateS
 
 MAX_TEMPLATES = 16
 """Templates that a process knows at once, at most."""
-
-
-START_TIME = 20.0
-"""Seconds."""
 
 
 class RenderProcess(IsolatedProcess):
@@ -35,26 +31,18 @@ class RenderProcess(IsolatedProcess):
         )
         self._bounds = bounds
         self._known: set[int] = set()
-        self._answered = False
-
-    @property
-    def wall(self) -> float:
-        """Seconds that an exchange may take by the clock: three times its CPU time, so that a busy
-        machine isn't given up early; the first waits for the process to start."""
-        return 3 * self._bounds.cpu + (0.0 if self._answered else START_TIME)
 
     def ask(self, source: TemplateSource, fill: Fill) -> Filled:
         """Fills a template; blocks. Raises InvalidRequest, Stalled, Frozen, Crashed or
         Died."""
         payload = self._payload(source, fill)
-        until = Until(time.monotonic() + self.wall, Standstill(self.pid))
+        until = Until(Standstill(self.pid, most_of(self._bounds.cpu)))
         try:
             self._send_until(until, HEADER.pack(len(payload)) + payload)
             (size,) = HEADER.unpack(self._receive_until(until, HEADER.size))
             answer = self._receive_until(until, size)
         except (OSError, EOFError):
             raise self._reason() from None
-        self._answered = True
         return _ANSWER.decode(answer)
 
     async def ask_async(self, source: TemplateSource, fill: Fill) -> Filled:
@@ -62,13 +50,12 @@ class RenderProcess(IsolatedProcess):
         payload = self._payload(source, fill)
         self._socket.setblocking(False)
         try:
-            async with self._bounded(self.wall):
+            async with self._bounded(self._bounds.cpu):
                 await self._send(payload)
                 (size,) = HEADER.unpack(await self._receive(HEADER.size))
                 answer = await self._receive(size)
         except (OSError, EOFError):
             raise self._reason() from None
-        self._answered = True
         return _ANSWER.decode(answer)
 
     def _payload(self, source: TemplateSource, fill: Fill) -> bytes:
