@@ -35,7 +35,7 @@ log = logs.get(__name__)
 
 URL = "/v1/responses"
 LOOK_EVERY = 0.25
-"""Seconds between looks for a new one."""
+"""Seconds between looks for room for a new one."""
 HOLD_EVERY = 1.0
 """Seconds between looks at whether one is cancelled; each holds it for longer."""
 SHOW_EVERY = 0.5
@@ -71,10 +71,17 @@ class BackgroundRunner:
 
     async def run(self) -> None:
         """Answers responses until it is cancelled. Then what it holds is anybody's."""
+        looks = self._records.looks
         try:
             while True:
-                if not await self._take_one():
+                if len(self._running) >= self._at_once:
                     await asyncio.sleep(LOOK_EVERY)
+                    continue
+                begun = await looks.begin()
+                if await self._take_one():
+                    looks.found()
+                else:
+                    await looks.wait(begun)
         finally:
             tasks = list(self._running)
             for task in tasks:
@@ -84,9 +91,7 @@ class BackgroundRunner:
                 await self._records.let_go(self._name)
 
     async def _take_one(self) -> bool:
-        """False: there is nothing to take, no room for it, or no answer of the database now."""
-        if len(self._running) >= self._at_once:
-            return False
+        """False: there is nothing to take, or no answer of the database now."""
         try:
             work = await self._records.claim(self._name, self._running.values())
         except DatabaseDamaged:  # It has been logged.

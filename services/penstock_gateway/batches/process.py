@@ -39,7 +39,7 @@ that only wait don't count."""
 MOST_HELD = 128
 """Batches that are held, those that only wait included."""
 LOOK_EVERY = 0.25
-"""Seconds between looks for a new batch."""
+"""Seconds between looks for room for another batch."""
 SWEEP_EVERY = 60.0
 """Seconds between looks for files whose time is over."""
 
@@ -71,11 +71,17 @@ class Runner:
     async def run(self) -> None:
         """Runs batches until it is cancelled. Then what it holds is anybody's, as far as it has
         come."""
-        sweeping = asyncio.create_task(self._sweep())
+        sweeping, looks = asyncio.create_task(self._sweep()), self._store.held.looks
         try:
             while True:
-                if not await self._try_to_take_one():
+                if self._is_full():
                     await asyncio.sleep(LOOK_EVERY)
+                    continue
+                begun = await looks.begin()
+                if await self._try_to_take_one():
+                    looks.found()
+                else:
+                    await looks.wait(begun)
         finally:
             tasks = [sweeping, *self._running]
             for task in tasks:
@@ -99,11 +105,12 @@ class Runner:
         self._troubled = False
         return taken
 
-    async def _take_one(self) -> bool:
-        """False: there is nothing to take, or no room for it."""
+    def _is_full(self) -> bool:
         at_work = sum(not run.stalled for run in self._running.values())
-        if at_work >= AT_ONCE or len(self._running) >= MOST_HELD:
-            return False
+        return at_work >= AT_ONCE or len(self._running) >= MOST_HELD
+
+    async def _take_one(self) -> bool:
+        """False: there is nothing to take."""
         busy = {run.work.record.id: run.work.owner for run in self._running.values()}
         work = await self._store.held.claim(self._name, busy)
         if work is None:

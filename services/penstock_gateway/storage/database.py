@@ -112,6 +112,7 @@ class Database:
         self._note_silence = logs.Seldom(log.error)
         self._reserve = _Reserve(Path(url.removeprefix("sqlite:///"))) if self._sqlite else None
         self._kept_open: contextlib.ExitStack = contextlib.ExitStack()
+        self._kept: Connection | None = None
         try:
             self.id = self.transaction(self._make_tables, "free")
             """The database's id, for as long as it has its tables; a damaged database gets one that
@@ -146,6 +147,16 @@ class Database:
     async def read(self, work: Callable[[Connection], Done]) -> Done:
         """Runs work that changes nothing: it waits for no writer, and needs no room."""
         return await self.run(work, "read")
+
+    async def version(self) -> int | None:
+        """A number that each change makes another, whichever process commits it; None: the database
+        has none, or doesn't answer. A few microseconds, and no transaction."""
+        if self._kept is None or self.damaged:
+            return None
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(sqlite3.Error):
+            return await loop.run_in_executor(self._threads, _version_of, self._kept)
+        return None
 
     def insert_new(self, connection: Connection, table: Table, **values: object) -> bool:
         """Inserts a row. False: one with its key is there already, and stays as it is."""
@@ -212,6 +223,7 @@ class Database:
             kept = self._kept_open.enter_context(self._engine.connect())
             kept.execution_options(reading=True).execute(select(tables.layout.c.version))
             kept.rollback()
+            self._kept = kept
 
     def _transact(self, work: Callable[[Connection], Done], kind: Kind) -> Done:
         with self._engine.connect() as connection:
@@ -313,6 +325,13 @@ def _set_up(connection: sqlite3.Connection, _: object) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _version_of(kept: Connection) -> int:
+    """SQLite's number of the state that a connection sees, which its own changes don't count in: on
+    this one there are none."""
+    driver = kept.connection.dbapi_connection
+    return int(driver.execute("PRAGMA data_version").fetchone()[0])  # type: ignore[union-attr]
 
 
 def _begin_at_once(connection: Connection) -> None:

@@ -1,0 +1,46 @@
+"""When a process looks for work that others leave in the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock_gateway.storage.database import Database
+
+LOOK_EVERY = 0.25
+"""Seconds between questions whether anything has changed, which cost next to nothing."""
+LONGEST = 2.0
+"""Seconds after which a process looks all the same: a hold may have ended, or a time may have come,
+neither of which changes the database."""
+SLOWEST = 1.0
+"""Seconds between looks that find nothing where the database doesn't say whether it has changed."""
+SLOWER = 1.2
+"""Each of those comes so many times later than the one before."""
+
+
+class Looks:
+    """Of one process, at one kind of work."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._pause = LOOK_EVERY
+
+    async def begin(self) -> int | None:
+        """To be called before each look. Returns what `wait` wants."""
+        return await self._database.version()
+
+    def found(self) -> None:
+        """Notes that there was work: more may follow."""
+        self._pause = LOOK_EVERY
+
+    async def wait(self, begun: int | None) -> None:
+        """Returns when another look may find something, after one that has found nothing."""
+        if begun is None:
+            await asyncio.sleep(self._pause)
+            self._pause = min(self._pause * SLOWER, SLOWEST)
+            return
+        clock = asyncio.get_running_loop().time
+        end = clock() + LONGEST
+        while (left := end - clock()) > 0:
+            await asyncio.sleep(min(LOOK_EVERY, left))
+            if await self._database.version() != begun:
+                return
