@@ -161,10 +161,11 @@ def test_the_largest_whole_numbers(alike: list[str], level: int) -> None:
         blocks = np.zeros((21, 5), LEVELS_BLOCK)
         blocks["scales"], blocks["minima"], blocks["levels"] = 1.0, 0.5, levels
         packed = pack_levels([blocks], (21, 160), kind=kind)
-        x = np.full((32, 160), level, dtype=np.float32)
-        check(with_amx(alike, kind), lambda packed=packed, x=x: product(x, packed))
         weight = levels - 128 if kind == MatrixKind.S8H else levels + 0.5
-        assert (product(x, packed) == 160.0 * level * weight).all()
+        for rows in (1, 32):
+            x = np.full((rows, 160), level, dtype=np.float32)
+            check(with_amx(alike, kind), lambda packed=packed, x=x: product(x, packed))
+            assert (product(x, packed) == 160.0 * level * weight).all()
 
 
 ONE = np.float16(1).tobytes()
@@ -185,10 +186,11 @@ def test_the_largest_levels_of_five_and_six_bits(alike: list[str], format: str, 
     count = 21 * 512 // WIDTH[format]
     source = source_of(format, np.frombuffer(block * count, np.uint8), 21, 512)
     packed = source.packed()
-    x = np.full((32, 512), level, dtype=np.float32)
-    check(with_amx(alike, kind_of(packed)), lambda: product(x, packed))
-    true = x.astype(np.float64) @ source.values.T.astype(np.float64)
-    assert np.allclose(product(x, packed), true, rtol=1e-5)
+    for rows in (1, 32):
+        x = np.full((rows, 512), level, dtype=np.float32)
+        check(with_amx(alike, kind_of(packed)), lambda x=x: product(x, packed))
+        true = x.astype(np.float64) @ source.values.T.astype(np.float64)
+        assert np.allclose(product(x, packed), true, rtol=1e-5)
     if weight is not None:
         assert (source.values == weight).all()
 

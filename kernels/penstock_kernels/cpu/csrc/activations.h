@@ -23,12 +23,19 @@ constexpr bool SUPER_LEVELS = true;
 constexpr int HALVES_BEYOND = 0, SUPER_BEYOND = 0, SUPER_ROWS = 1;
 constexpr bool SUPER_LEVELS = false;
 #endif
+// Whether magnitudes and signs of levels are kept, too.
+#if defined(PK_DOTS_OF_FEW_ROWS)
+constexpr bool SIGNS_APART = true;
+#else
+constexpr bool SIGNS_APART = false;
+#endif
 // Inputs of a super-group.
 constexpr int SUPER = pk::GROUP * pk::SUPER_GROUPS;
 
 // x: [rows, stride] float32.  For quantised matrices also levels [rows, stride], and for each row and
 // group of 32 the scale, scale * sum of levels, and -128, -8 and -16 times the sum of levels; the former two also for each
-// 16, and -32 times the sum.
+// 16, and -32 times the sum. Where SIGNS_APART: the levels' magnitudes, what gives weights their signs (store_signs), and the
+// sum of the negative ones' magnitudes.
 // For bfloat16 ones: halves.
 // For K-quants where SUPER_LEVELS: super_levels [rows, SUPER_ROWS, super_stride], and for each of these and each super-group
 // the scale, and for each group the sum of levels.
@@ -48,6 +55,8 @@ struct Activations {
   float* scales = nullptr;
   float* scaled_sums = nullptr;
   int32_t* offsets = nullptr;
+  uint8_t *magnitudes = nullptr, *flips = nullptr;
+  int32_t* negatives = nullptr;
   int32_t *less_8 = nullptr, *less_16 = nullptr;
   float* scaled_sums16 = nullptr;
   int32_t* offsets16 = nullptr;
@@ -68,6 +77,9 @@ struct Activations {
     take(at, scales, group_cells);
     take(at, scaled_sums, group_cells);
     take(at, offsets, group_cells);
+    take(at, magnitudes, SIGNS_APART ? cells : 0);
+    take(at, flips, SIGNS_APART ? cells : 0);
+    take(at, negatives, SIGNS_APART ? group_cells : 0);
     take(at, less_8, group_cells);
     take(at, less_16, group_cells);
     take(at, scaled_sums16, 2 * group_cells);
@@ -147,6 +159,9 @@ __attribute__((always_inline)) inline float quantise_group(const Activations& a,
   int32_t first, second;
   store_levels(a.levels + cell, mul(low, inverse), mul(high, inverse), first, second);
   const int32_t total = first + second;
+#if defined(PK_DOTS_OF_FEW_ROWS)
+  a.negatives[at] = store_signs(a.levels + cell, a.magnitudes + cell, a.flips + cell);
+#endif
   a.scales[at] = scale;
   a.offsets[at] = -128 * total;
   a.less_8[at] = -8 * total;
@@ -362,6 +377,7 @@ inline void copy_row(const Activations& from, int row, const Activations& to, in
     copy(to.scales, from.scales, groups);
     copy(to.scaled_sums, from.scaled_sums, groups);
     copy(to.offsets, from.offsets, groups);
+    if (SIGNS_APART) copy(to.magnitudes, from.magnitudes, cells), copy(to.flips, from.flips, cells), copy(to.negatives, from.negatives, groups);
     copy(to.less_8, from.less_8, groups);
     copy(to.less_16, from.less_16, groups);
   }

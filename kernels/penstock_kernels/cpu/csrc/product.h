@@ -4,6 +4,9 @@
 // inside a group, floats across groups.  Rows only share the decoding of the weights.
 #pragma once
 #include "level_groups.h"
+#if defined(PK_DOTS_OF_FEW_ROWS)
+#include "one_row_avx2.h"
+#endif
 #if defined(PK_AMX)
 #include "amx_super.h"
 #elif defined(PK_SUPER_MULTIPLES)
@@ -62,6 +65,9 @@ constexpr int HALF_ROWS = FLOAT_ROWS;
 
 template <class Format, int M> void tile_rows(const PkMatrix& matrix, int tile, const Activations& a, int row, float* out) {
   constexpr int kind = Format::KIND;
+#if defined(PK_DOTS_OF_FEW_ROWS)
+  if constexpr (M == 1 && OneRow<Format>::ANY) return tile_row<Format>(matrix, tile, a, row, out);
+#endif
 #if defined(PK_AMX)
   if constexpr (is_super(kind)) return super_rows<SuperGroups<kind>, M>(matrix, tile, a, row, out);
 #endif

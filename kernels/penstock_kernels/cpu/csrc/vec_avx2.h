@@ -217,6 +217,17 @@ inline void store_levels(int8_t* p, V low, V high, int32_t& first, int32_t& seco
   first = _mm256_cvtsi256_si32(sums) - 16 * 128;
   second = _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1)) - 16 * 128;
 }
+// Magnitudes of 32 levels, and what turns a level less 128 of a matrix into a signed byte of the row's sign: 128, or of a
+// negative level 127. Returns the sum of the negative levels' magnitudes.
+inline int32_t store_signs(const int8_t* levels, uint8_t* magnitudes, uint8_t* flips) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(levels));
+  const __m256i negative = _mm256_cmpgt_epi8(_mm256_setzero_si256(), x), magnitude = _mm256_abs_epi8(x);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(magnitudes), magnitude);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(flips), _mm256_xor_si256(negative, _mm256_set1_epi8(static_cast<char>(128))));
+  __m256i sums = _mm256_sad_epu8(_mm256_and_si256(magnitude, negative), _mm256_setzero_si256());
+  sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+  return _mm256_cvtsi256_si32(sums) + _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1));
+}
 inline bool any_nan(V x) {
   return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.lo, x.lo, _CMP_UNORD_Q), _mm256_cmp_ps(x.hi, x.hi, _CMP_UNORD_Q))) != 0;
 }
