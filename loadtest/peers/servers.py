@@ -131,7 +131,7 @@ def _llamacpp(model: Path) -> Server:
     return Server(
         name="llamacpp",
         command=[
-            *(str(python), "-m", "llama_cpp.server", "--model", str(model), "--model_alias", "m"),
+            *(str(python), *_llamacpp_program(), "--model", str(model), "--model_alias", "m"),
             *("--n_ctx", _CONTEXT, "--n_threads", threads, "--n_threads_batch", threads),
             # As it is by default, a new request ends the one that is being answered.
             *("--interrupt_requests", "false", "--verbose", "false"),
@@ -146,6 +146,26 @@ def _llamacpp(model: Path) -> Server:
         one_stream=True,
     )
 
+
+def _llamacpp_program() -> list[str]:
+    """Arguments of Python that run its server. Where a processor has AMX, its buffers for it end in
+    an illegal instruction; without them it has AVX-512."""
+    if "amx_int8" not in Path("/proc/cpuinfo").read_text():
+        return ["-m", "llama_cpp.server"]
+    return ["-c", _WITHOUT_AMX]
+
+
+_WITHOUT_AMX = """
+import runpy
+import llama_cpp.llama_cpp as c
+defaults = c.llama_model_default_params
+def without():
+    params = defaults()
+    params.use_extra_bufts = False
+    return params
+c.llama_model_default_params = without
+runpy.run_module("llama_cpp.server", run_name="__main__")
+"""
 
 # <|endoftext|> and <|im_end|> of SmolLM2's vocabulary.
 _END_TOKENS = (0, 2)
