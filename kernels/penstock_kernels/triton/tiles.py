@@ -141,6 +141,9 @@ LISTED_TILES = 512
 ATTENTION_PROGRAMS = 2048
 """Most programs that go through the splits of a launch, for all KV heads: five times as many as an
 H100 has room for at once, so that all of its processors end at about the same time."""
+PAIRED_ROWS = 32
+"""Rows of a tile up to which values in FP8 are read as pairs: those that wgmma, with 64 rows and
+more, doesn't multiply. Either way a sum has the same bits."""
 COMBINE_STAGES = 5
 """Pipeline stages of the loop that folds the splits of a row."""
 DECODE_REGISTERS = 168

@@ -17,11 +17,15 @@ def run(text: str, inputs: dict[str, np.ndarray]) -> Registers:
     register. Raises ValueError for an instruction that isn't known here."""
     registers: Registers = dict(inputs)
     shape = next(iter(inputs.values())).shape
-    for line in text.strip("{} \n").split(";"):
+    for line in text.strip()[1:-1].split(";"):
         words = line.strip()
         if not words or words.startswith(".reg"):
             continue
         name, _, rest = words.partition(" ")
+        if halved := re.fullmatch(r"\{(\w+), (\w+)\}, (\S+)", rest):
+            low, high, whole = halved.groups()
+            registers[low], registers[high] = registers[whole] & 0xFFFF, registers[whole] >> 16
+            continue
         target, *sources = (each.strip() for each in rest.split(","))
         values = [
             registers[each] if each in registers else np.full(shape, int(each, 0), dtype=np.uint32)
@@ -42,6 +46,15 @@ def _instruction(name: str, of: list[np.ndarray]) -> np.ndarray:
         return _permuted(*of)
     if found := re.fullmatch(r"fma\.rn\.(bf16|f16)x2", name):
         return _fused(WIDTH[found[1]], *of)
+    if name == "cvt.rn.f16x2.e4m3x2":
+        pair = torch.from_numpy(of[0].astype("<u2").view(np.uint8).reshape(*of[0].shape, 2))
+        return packed(pair.view(torch.float8_e4m3fn).to(torch.float16))
+    if name == "cvt.f32.f16":
+        return halves(of[0], torch.float16)[..., 0].float().numpy().view("<u4")
+    if name == "cvt.rn.bf16x2.f32":
+        # The first source becomes the upper half.
+        pair = np.stack([each.view("<f4") for each in reversed(of)], -1)
+        return packed(torch.from_numpy(pair).to(torch.bfloat16))
     raise ValueError(f"{name} is no known instruction")
 
 

@@ -168,6 +168,23 @@ def test_fp8_cache(device: torch.device) -> None:
     assert error(parts[1], one, 69) < BOUNDS[torch.bfloat16]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(6, 2, 64), (3, 1, 80)], ids=str)
+def test_pairs_of_fp8_have_the_bits_of_single_values(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = sequence(4, 135, shape, dtype)
+    case = Case(SAME, 16, FULL, cache=torch.float8_e4m3fn)
+    work = [(one, 30, 60), (one, 134, 1), (one, 70, 2)]
+    paired = run_step(work, case, device)
+    monkeypatch.setattr(paged, "PAIRED_ROWS", 0)
+    for ours, single in zip(paired, run_step(work, case, device), strict=True):
+        assert torch.equal(ours, single)
+
+
 def test_a_float32_cache_under_bfloat16_queries(device: torch.device) -> None:
     one = sequence(5, 40, (2, 1, 64), torch.bfloat16)
     (part,) = run_step([(one, 30, 10)], Case(WIDE, cache=torch.float32), device)

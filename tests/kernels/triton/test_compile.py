@@ -135,6 +135,7 @@ MOST = {
     "int4-128": ("_weight_only", [280, 340, 280, 300]),
     "attention": ("attend", [480, 650]),
     "attention-invariant": ("attend", [610, 460]),
+    "attention-fp8": ("attend", [690, 850]),
 }
 """Instructions of a warp in a turn of the loop that multiplies, at most: by call, in the order of
 its launches."""

@@ -41,6 +41,7 @@ from penstock_kernels.triton.tiles import (
     ATTENTION_PROGRAMS,
     COMBINE_STAGES,
     LISTED_TILES,
+    PAIRED_ROWS,
     PARTIAL_BYTES,
     AttentionTiles,
 )
@@ -152,6 +153,14 @@ class _Call:
         return 0 if self.turning else self.key_cache.stride(0)
 
     @property
+    def _has_pairs(self) -> bool:
+        """Whether two neighbouring bytes of values can be read as one number."""
+        cache, of = self.value_cache, self.query.dtype
+        begins = (cache.data_ptr(), cache.shape[2], *cache.stride()[:2])
+        small = cache.dtype == torch.float8_e4m3fn and of.itemsize == 2
+        return small and not self.turning and all(begin % 2 == 0 for begin in begins)
+
+    @property
     def value_size(self) -> int:
         return self.key_cache.shape[2] - self.turning
 
@@ -235,6 +244,7 @@ class _Call:
             ROWS=shape.rows,
             KEYS=shape.keys,
             SOFT_CAP=variant.soft_cap > 0,
+            PAIRED=shape.rows <= PAIRED_ROWS and self._has_pairs,
             num_warps=shape.warps,
             num_stages=shape.stages,
             maxnreg=shape.registers if rows else None,

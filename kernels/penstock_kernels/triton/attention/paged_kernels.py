@@ -5,7 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from penstock_kernels.triton.attention.key_places import key_places
 from penstock_kernels.triton.attention.online_softmax import fold, online_softmax_step, with_sink
+from penstock_kernels.triton.attention.paired_values import interleaved, pairs_to
 from penstock_kernels.triton.attention.query_tiles import (
     first_seen,
     query_tile,
@@ -23,47 +25,12 @@ def _operand(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def _places(
-    table,
-    base,
-    low,
-    end,
-    slot_stride,
-    BLOCK_SIZE: tl.constexpr,
-    KEYS: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """Returns where the keys from `base` on, a multiple of KEYS, begin in the cache: [KEYS] int64,
-    arbitrary for those outside [low, end), of which there are none if not MASKED. Where a tile has
-    whole blocks, or a block whole tiles, an entry of the block table is read once for all keys of a
-    block. A cache has fewer than 2**31 slots."""
-    SPAN: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE < KEYS else KEYS
-    if KEYS % SPAN == 0 and BLOCK_SIZE % SPAN == 0:
-        begin = base + tl.arange(0, KEYS // SPAN) * SPAN
-        if MASKED:
-            held = (begin + SPAN > low) & (begin < end)
-            block = tl.load(table + begin // BLOCK_SIZE, mask=held, other=0)
-        else:
-            block = tl.load(table + begin // BLOCK_SIZE)
-        first = block * BLOCK_SIZE + begin % BLOCK_SIZE
-        slot = (first[:, None] + tl.arange(0, SPAN)[None, :]).reshape(KEYS)
-    else:
-        at = base + tl.arange(0, KEYS)
-        if MASKED:
-            held = (at >= low) & (at < end)
-            block = tl.load(table + at // BLOCK_SIZE, mask=held, other=0)
-        else:
-            block = tl.load(table + at // BLOCK_SIZE)
-        slot = block * BLOCK_SIZE + at % BLOCK_SIZE
-    return slot.to(tl.int64) * slot_stride
-
-
-@triton.jit
 def _attend_keys(
     base,
     top,
     total,
     mixed,
+    mixed_odd,
     q,
     q_turning,
     position,
@@ -86,12 +53,13 @@ def _attend_keys(
     CHUNKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     MASKED: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):
     """Adds the keys of one tile, from `base` on. Without MASKED, each row sees all of them, and the
     sums have the bits that they have with it: no product is next to a sum that the compiler could
     fuse it with in only one of the two."""
     at = base + tl.arange(0, KEYS)
-    place = _places(table, base, low, end, slot_stride, BLOCK_SIZE, KEYS, MASKED)[:, None]
+    place = key_places(table, base, low, end, slot_stride, BLOCK_SIZE, KEYS, MASKED)[:, None]
     column = tl.arange(0, q.shape[1])
     mask = tl.broadcast_to((column < HEAD_DIM)[None, :], [KEYS, q.shape[1]])
     if MASKED:
@@ -115,11 +83,25 @@ def _attend_keys(
             seen = seen & (at[None, :] >= first_seen(position, window, CHUNKS)[:, None])
         scores = tl.where(seen, scores, float("-inf"))
     top, keep, weights, total = online_softmax_step(scores, scale, top, total)
-    value = key
-    if TURNING == 0:
-        at_values = value_head + (place + column[None, :])
-        value = _operand(tl.load(at_values, mask=mask, other=0.0), q.dtype)
-    return top, total, tile_dot(round_to(weights, q.dtype), value, mixed * keep[:, None])
+    weights = round_to(weights, q.dtype)
+    mixed *= keep[:, None]
+    if PAIRED:
+        pair = tl.arange(0, q.shape[1] // 2)
+        mask_pairs = tl.broadcast_to((pair < HEAD_DIM // 2)[None, :], [KEYS, q.shape[1] // 2])
+        if MASKED:
+            mask_pairs &= held
+        at_pairs = value_head.to(tl.pointer_type(tl.int16), bitcast=True)
+        at_pairs += place // 2 + pair[None, :]
+        even, odd = pairs_to(tl.load(at_pairs, mask=mask_pairs, other=0), q.dtype)
+        mixed = tile_dot(weights, even, mixed)
+        mixed_odd = tile_dot(weights, odd, mixed_odd * keep[:, None])
+    else:
+        value = key
+        if TURNING == 0:
+            at_values = value_head + (place + column[None, :])
+            value = _operand(tl.load(at_values, mask=mask, other=0.0), q.dtype)
+        mixed = tile_dot(weights, value, mixed)
+    return top, total, mixed, mixed_odd
 
 
 @triton.jit
@@ -149,6 +131,7 @@ def _attend_split(
     CHUNKS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     WHOLE: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):
     """Returns row maxima, sums and weighted values over the keys of one split in [low, end); if
     SPLIT is 0, over all of them. `last` is the last key that each row sees. `key_head` is where the
@@ -157,7 +140,8 @@ def _attend_split(
     DIM_BLOCK: tl.constexpr = q.shape[1]
     top = tl.full([ROWS], LOWEST, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    mixed = tl.zeros([ROWS, DIM_BLOCK], tl.float32)
+    mixed = tl.zeros([ROWS, DIM_BLOCK // 2 if PAIRED else DIM_BLOCK], tl.float32)
+    mixed_odd = mixed if PAIRED else 0.0
     start, stop = split * SPLIT, end
     if SPLIT > 0:
         stop = tl.minimum(split * SPLIT + SPLIT, end)
@@ -166,18 +150,20 @@ def _attend_split(
     if WHOLE:
         whole = tl.maximum(tl.minimum(all_see, stop) - start, 0) // KEYS * KEYS
         for base in range(start, start + whole, KEYS):
-            top, total, mixed = _attend_keys(
-                base, top, total, mixed, q, q_turning, position, last, low, end, key_head,
-                value_head, table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE,
-                ROWS, KEYS, WINDOW, CHUNKS, SOFT_CAP, False,
+            top, total, mixed, mixed_odd = _attend_keys(
+                base, top, total, mixed, mixed_odd, q, q_turning, position, last, low, end,
+                key_head, value_head, table, slot_stride, scale, cap, window, HEAD_DIM, TURNING,
+                BLOCK_SIZE, ROWS, KEYS, WINDOW, CHUNKS, SOFT_CAP, False, PAIRED,
             )  # fmt: skip
         start += whole
     for base in range(start, stop, KEYS):
-        top, total, mixed = _attend_keys(
-            base, top, total, mixed, q, q_turning, position, last, low, end, key_head, value_head,
-            table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS,
-            WINDOW, CHUNKS, SOFT_CAP, True,
+        top, total, mixed, mixed_odd = _attend_keys(
+            base, top, total, mixed, mixed_odd, q, q_turning, position, last, low, end, key_head,
+            value_head, table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE,
+            ROWS, KEYS, WINDOW, CHUNKS, SOFT_CAP, True, PAIRED,
         )  # fmt: skip
+    if PAIRED:
+        mixed = interleaved(mixed, mixed_odd)
     return top, total, mixed
 
 
@@ -228,6 +214,7 @@ def _attend_tile(
     SINKS: tl.constexpr,
     SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    PAIRED: tl.constexpr,
 ):
     """A tile's keys: those of its nth split that any row sees, or all of them. A program that has
     all splits spends most of its time on tiles of keys that all rows see; in a decode, whose keys
@@ -273,7 +260,7 @@ def _attend_tile(
         top, total, mixed = _attend_split(
             q, q_turning, position, last, split, low, all_see, end, key_head, value_head, table,
             slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-            WINDOW, CHUNKS, SOFT_CAP, WHOLE,
+            WINDOW, CHUNKS, SOFT_CAP, WHOLE, PAIRED,
         )  # fmt: skip
         part = (tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits
         place = (part + nth) * PARTIAL_ROWS + row
@@ -285,7 +272,7 @@ def _attend_tile(
             top, total, mixed = _attend_split(
                 q, q_turning, position, last, 0, low, all_see, end, key_head, value_head, table,
                 slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-                WINDOW, CHUNKS, SOFT_CAP, WHOLE,
+                WINDOW, CHUNKS, SOFT_CAP, WHOLE, PAIRED,
             )  # fmt: skip
         else:
             top = tl.full([ROWS], LOWEST, tl.float32)
@@ -295,7 +282,7 @@ def _attend_tile(
                 peak, weight, values = _attend_split(
                     q, q_turning, position, last, split, low, all_see, end, key_head, value_head,
                     table, slot_stride, scale, cap, window, HEAD_DIM, TURNING, BLOCK_SIZE, ROWS,
-                    KEYS, SPLIT, WINDOW, CHUNKS, SOFT_CAP, WHOLE,
+                    KEYS, SPLIT, WINDOW, CHUNKS, SOFT_CAP, WHOLE, PAIRED,
                 )  # fmt: skip
                 top, total, mixed = fold(top, total, mixed, peak, weight, values)
         if SINKS:
@@ -354,6 +341,7 @@ def attend(
     SINKS: tl.constexpr,
     SCALED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    PAIRED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """PARTIAL_ROWS is the number of rows of a tile that may be real, if programs compute single
@@ -383,7 +371,7 @@ def attend(
                 query_lens, seq_lens, scale, cap, key_scales, value_scales, window, table_stride,
                 query_stride, head_stride, slot_stride, splits, GROUP, HEAD_DIM,
                 DIM_BLOCK, TURNING, TURNING_BLOCK, BLOCK_SIZE, ROWS, KEYS, SPLIT,
-                PARTIAL_ROWS, WINDOW, CHUNKS, SPANS, SINKS, SCALED, SOFT_CAP,
+                PARTIAL_ROWS, WINDOW, CHUNKS, SPANS, SINKS, SCALED, SOFT_CAP, PAIRED,
             )  # fmt: skip
     else:
         _attend_tile(
@@ -393,5 +381,5 @@ def attend(
             seq_lens, scale, cap, key_scales, value_scales, window, table_stride, query_stride,
             head_stride, slot_stride, splits, GROUP, HEAD_DIM, DIM_BLOCK, TURNING,
             TURNING_BLOCK, BLOCK_SIZE, ROWS, KEYS, SPLIT, PARTIAL_ROWS, WINDOW, CHUNKS,
-            SPANS, SINKS, SCALED, SOFT_CAP,
+            SPANS, SINKS, SCALED, SOFT_CAP, PAIRED,
         )  # fmt: skip
