@@ -22,6 +22,7 @@ from penstock.errors import StartupError
 from penstock.net.listener import raise_file_limit
 from penstock.prepare.folder import check_contents, load_manifest
 from penstock.process import logs
+from penstock.process.memory import COLLECT_AFTER
 from penstock.process.start_phases import START
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
@@ -100,6 +101,7 @@ def main(
         # Everything made so far lives as long as the process: the collector needn't look at it.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(COLLECT_AFTER)
         with kept_alive(frontends, workers):
             Loop(core, frontends, workers, wakeup, shutdown_timeout, note, weights).run()
     log.info("engine stopped")

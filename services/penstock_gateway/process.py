@@ -23,6 +23,7 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
 from penstock.process import logs
+from penstock.process.memory import COLLECT_AFTER
 from penstock.process.start_phases import START
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
@@ -35,11 +36,6 @@ from penstock_gateway.storage.store import Store
 from penstock_gateway.system.admin import serving
 
 log = logs.get(__name__)
-
-COLLECT_AFTER = 50_000
-"""Objects made and not freed before the garbage collector looks at them. What a token makes is
-freed by its reference counts; Python's 700 had it look after every 200 tokens or so, and at all
-open streams time and again."""
 
 COLLECT_EVERY = 1.0
 """Seconds between collections of what is younger. What failed or took long leaves cycles, and they

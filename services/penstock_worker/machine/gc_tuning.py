@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from penstock.process.memory import trim_heap
-
-COLLECT_AFTER = 50_000
-"""Objects made and not freed before the collector looks at them. A step makes some for each
-sequence and frees them by their reference counts; at Python's 700, it looked several times a step,
-and at all sequences' tokens time and again."""
+from penstock.process.memory import COLLECT_AFTER, trim_heap
 
 
 def keep() -> None:

@@ -11,6 +11,12 @@ _MEMORY_WORDS = ("can't allocate memory", "cannot allocate memory", "bad_alloc")
 """Parts of RuntimeErrors of torch's allocator and of C++ that say that there is no more memory."""
 
 
+COLLECT_AFTER = 50_000
+"""Objects made and not freed before Python's garbage collector looks at them, in processes whose
+every token makes some and frees them by their reference counts. At Python's 700 it looks several
+times a step, and at all open requests' objects time and again."""
+
+
 def resident_bytes() -> int | None:
     """Bytes of memory that this process has now, by Linux's /proc; None elsewhere. Not getrusage's
     peak, which a process inherits from the one it is forked off."""
