@@ -31,6 +31,7 @@ EARLY |= {"_expert_levels", "_row_levels", "_gate_levels"}
 EARLY |= {"_route", "_place", "_list_tiles", "_sum_experts"}
 EARLY |= {"_expert_linear", "_expert_fp8", "_expert_gguf", "_linear", "_fp8_linear", "_fp8_blocks"}
 EARLY |= {"_quantise", "_quantise_groups", "_weight_only", "_gguf_product", "_add_parts"}
+EARLY |= {"_group_sums"}
 COMBINE = re.compile(r" combine: .* copies in flight (\d+)")
 AHEAD = re.compile(r"^  (\w+): .* lines ahead (\d+)", re.MULTILINE)
 LAUNCHED_EARLY = re.compile(r"^  (\w+): .*?(, launched early)?$", re.MULTILINE)
@@ -136,6 +137,7 @@ MOST = {
     "attention": ("attend", [480, 650]),
     "attention-invariant": ("attend", [610, 460]),
     "attention-fp8": ("attend", [690, 850]),
+    "gguf-q4_k": ("_gguf_product", [630, 850, 650]),
 }
 """Instructions of a warp in a turn of the loop that multiplies, at most: by call, in the order of
 its launches."""

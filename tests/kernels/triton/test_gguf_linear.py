@@ -12,6 +12,7 @@ from torch import Tensor
 from penstock_kernels.triton.linear.gguf_linear import gguf_linear
 from penstock_kernels.triton.linear.gguf_rows import gguf_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
+from penstock_kernels.triton.linear.group_sums import GROUPS_EACH, group_sums
 from penstock_kernels.triton.matmul_tiles import GGUF_FEW, GGUF_MANY, gguf_parts
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.repacking import LAYOUTS, repacked
@@ -109,6 +110,28 @@ def test_sums_in_parts(bias: bool, device: torch.device) -> None:
         None if added is None else added.to(device),
     )
     check(ours, x, weight, 0.0, added)
+
+
+def test_parts_that_begin_within_a_unit(device: torch.device) -> None:
+    """Eight groups have one, and a part 18 groups, of which four are multiplied in a turn."""
+    outputs, inputs = 5, 9 * 256
+    assert gguf_parts(outputs, inputs) == 4
+    x, weight = drawn(1, 2, inputs).bfloat16(), true("Q4_K", outputs, inputs)
+    ours = gguf_linear(x.to(device), kept("Q4_K", outputs, inputs, device), dtype=torch.float32)
+    check(ours, x, weight, float(weight.abs().max()), None)
+
+
+@pytest.mark.parametrize("group", [16, 32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_sums_of_groups(dtype: torch.dtype, group: int, device: torch.device) -> None:
+    """Strided rows that don't fill their tiles, and more groups than a program goes through."""
+    inputs = 32 * (2 * GROUPS_EACH + 1)
+    x = drawn(1, 2 * GGUF_FEW.rows + 6, inputs + 8).to(dtype)[::2, :inputs]
+    ours = group_sums(x.to(device), group, GGUF_FEW).cpu()
+    assert ours.shape == (inputs // group, 2 * GGUF_FEW.rows)
+    wanted = x.double().unflatten(1, (-1, group)).sum(-1).T
+    assert (ours[:, : len(x)].double() - wanted).abs().max() < 1e-5
+    assert not ours[:, len(x) :].any()
 
 
 @pytest.mark.slow

@@ -111,6 +111,7 @@ def _expert_levels(
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         in_columns = column < outputs
         own = expert * outputs + column
+        existing = expert * outputs + tl.minimum(column, outputs - 1)
         end = inputs // 32
         input = tl.arange(0, 32)
         row = pair // PAIRS
@@ -119,7 +120,7 @@ def _expert_levels(
         acc = tl.zeros([COLUMNS, ROWS], tl.float32)
         for group in tl.range(0, end, num_stages=STAGES):
             scale, second, least, other = group_factors(
-                scales, units, minima, unit_minima, group, end, own, in_columns, all_outputs,
+                scales, units, minima, unit_minima, group, group, end, existing, all_outputs,
                 GROUP, MINIMA, UNIT, E2M1,
             )  # fmt: skip
             weight = _group_levels(

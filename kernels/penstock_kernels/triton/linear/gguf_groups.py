@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from penstock_kernels.triton.linear.nibbles import nibble_levels
 from penstock_kernels.triton.rounding import INTERPRETED, round_to, tile_dot
 
 
@@ -82,22 +83,21 @@ def _factor(
     values,
     units,
     group,
+    unit,
     column,
-    mask,
     outputs,
-    GROUP: tl.constexpr,
     UNIT: tl.constexpr,
     E2M1: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """Returns scales or minima of a group of GROUP inputs, [COLUMNS] float32, exact."""
-    place = column.to(tl.int64) + group * outputs
-    value = tl.load(values + place, mask=mask, other=0)
+    """Returns scales or minima of a group of GROUP inputs, [COLUMNS] float32, exact. `unit`: the
+    number of their unit."""
+    value = tl.load(values + column.to(tl.int64) + group * outputs)
     if E2M1:
         value = half_of_bytes(value, GROUP)
     value = value.to(tl.float32)
     if UNIT > 0:
-        place = column.to(tl.int64) + group * GROUP // UNIT * outputs
-        value *= tl.load(units + place, mask=mask, other=0).to(tl.float32)
+        value *= tl.load(units + column.to(tl.int64) + unit * outputs).to(tl.float32)
     return value
 
 
@@ -106,8 +106,8 @@ def _two_factors(
     values,
     units,
     group,
+    unit,
     column,
-    mask,
     outputs,
     GROUP: tl.constexpr,
     UNIT: tl.constexpr,
@@ -115,10 +115,10 @@ def _two_factors(
 ):
     """Returns the factors of the first and of the latter 16 of 32 inputs."""
     if GROUP == 16:
-        first = _factor(values, units, 2 * group, column, mask, outputs, GROUP, UNIT, E2M1)
-        second = _factor(values, units, 2 * group + 1, column, mask, outputs, GROUP, UNIT, E2M1)
+        first = _factor(values, units, 2 * group, unit, column, outputs, UNIT, E2M1, GROUP)
+        second = _factor(values, units, 2 * group + 1, unit, column, outputs, UNIT, E2M1, GROUP)
     else:
-        first = _factor(values, units, group, column, mask, outputs, GROUP, UNIT, E2M1)
+        first = _factor(values, units, group, unit, column, outputs, UNIT, E2M1, GROUP)
         second = first
     return first, second
 
@@ -130,9 +130,9 @@ def group_factors(
     minima,
     unit_minima,
     group,
+    within,
     end,
     column,
-    in_columns,
     outputs,
     GROUP: tl.constexpr,
     MINIMA: tl.constexpr,
@@ -141,15 +141,46 @@ def group_factors(
 ):
     """Returns for 32 inputs (scale, scale of the latter 16, minimum, minimum of the latter 16). The
     second of each counts if GROUP is 16, and minima if there are any. From group `end` on, where
-    products are 0, all are finite."""
-    mask = in_columns & (group < end)
-    scale, second = _two_factors(scales, units, group, column, mask, outputs, GROUP, UNIT, E2M1)
+    products are 0, they are those of the group before it.
+
+    `column`: [COLUMNS], those of outputs that exist: then no load has a mask.
+    `within`: a group that has the same unit."""
+    group = tl.minimum(group, end - 1)
+    unit = group
+    if UNIT > 0:
+        unit = tl.minimum(within, end - 1) * 32 // UNIT
+    scale, second = _two_factors(scales, units, group, unit, column, outputs, GROUP, UNIT, E2M1)
     least, second_least = scale, second
     if MINIMA:
         least, second_least = _two_factors(
-            minima, unit_minima, group, column, mask, outputs, GROUP, UNIT, E2M1
+            minima, unit_minima, group, unit, column, outputs, GROUP, UNIT, E2M1
         )
     return scale, second, least, second_least
+
+
+@triton.jit
+def _level_operands(
+    levels,
+    high,
+    group,
+    column,
+    mask,
+    outputs,
+    dtype: tl.constexpr,
+    BITS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    E2M1: tl.constexpr,
+):
+    """Returns the two halves of a group's levels, each [COLUMNS, 16] of `dtype`."""
+    if BITS == 4 and not E2M1:
+        place = (column.to(tl.int64) + group * outputs)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        raw = tl.load(levels + place, mask=mask[:, None], other=0)
+        offset = tl.full([column.shape[0]], OFFSET, tl.float32)
+        low, upper = nibble_levels(raw, offset, dtype)
+    else:
+        low, upper = level_halves(levels, high, group, column, mask, outputs, BITS, OFFSET, E2M1)
+        low, upper = _whole(low, dtype), _whole(upper, dtype)
+    return low, upper
 
 
 @triton.jit
@@ -162,6 +193,8 @@ def add_group(
     second_scale,
     least,
     second_least,
+    sums,
+    sum_rows,
     group,
     end,
     in_rows,
@@ -174,32 +207,38 @@ def add_group(
     MINIMA: tl.constexpr,
     E2M1: tl.constexpr,
 ):
-    """Returns acc + the product of 32 inputs; from group `end` on, acc."""
+    """Returns acc + the product of 32 inputs; from group `end` on, acc.
+
+    `sums`: where those of the rows' first inputs are, [ROWS] pointers into a result of group_sums,
+    whose groups lie `sum_rows` numbers apart. Used if MINIMA."""
     held = group < end
     dtype: tl.constexpr = x_place.dtype.element_ty
     none = tl.zeros(acc.shape, tl.float32)
     own = in_columns & held
-    low, upper = level_halves(levels, high, group, column, own, outputs, BITS, OFFSET, E2M1)
+    low, upper = _level_operands(
+        levels, high, group, column, own, outputs, dtype, BITS, OFFSET, E2M1
+    )
     mask = in_rows[:, None] & held
     some = tl.trans(tl.load(x_place + group * 32, mask=mask, other=0.0))
     more = tl.trans(tl.load(x_place + group * 32 + 16, mask=mask, other=0.0))
     if GROUP == 32:
-        product = tile_dot(_whole(low, dtype), some, none)
-        product = tile_dot(_whole(upper, dtype), more, product)
-        acc = tl.fma(product, tl.broadcast_to(scale[:, None], product.shape), acc)
+        product = tile_dot(upper, more, tile_dot(low, some, none))
+        acc = _add_scaled(acc, product, scale)
     else:
-        product = tile_dot(_whole(low, dtype), some, none)
-        acc = tl.fma(product, tl.broadcast_to(scale[:, None], product.shape), acc)
-        product = tile_dot(_whole(upper, dtype), more, none)
-        acc = tl.fma(product, tl.broadcast_to(second_scale[:, None], product.shape), acc)
+        acc = _add_scaled(acc, tile_dot(low, some, none), scale)
+        acc = _add_scaled(acc, tile_dot(upper, more, none), second_scale)
     if MINIMA:
-        ones = round_to(tl.full([acc.shape[0], 16], 1.0, tl.float32), dtype)
-        if GROUP == 32:
-            total = tile_dot(ones, more, tile_dot(ones, some, none))
-            acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
-        else:
-            total = tile_dot(ones, some, none)
-            acc = tl.fma(total, tl.broadcast_to(least[:, None], total.shape), acc)
-            total = tile_dot(ones, more, none)
-            acc = tl.fma(total, tl.broadcast_to(second_least[:, None], total.shape), acc)
+        PER: tl.constexpr = 32 // GROUP
+        place = sums + group * PER * sum_rows
+        total = tl.load(place, mask=in_rows & held, other=0.0)
+        acc = _add_scaled(acc, tl.broadcast_to(total[None, :], acc.shape), least)
+        if GROUP == 16:
+            total = tl.load(place + sum_rows, mask=in_rows & held, other=0.0)
+            acc = _add_scaled(acc, tl.broadcast_to(total[None, :], acc.shape), second_least)
     return acc
+
+
+@triton.jit
+def _add_scaled(acc, product, factor):
+    """`factor`: [COLUMNS]."""
+    return tl.fma(product, tl.broadcast_to(factor[:, None], product.shape), acc)

@@ -2,7 +2,7 @@
 
 Levels are integers that bfloat16 and float16 represent exactly. So a group's product is that of the
 levels, and its float32 scale multiplies the float32 sum: no weight is ever rounded. A minimum
-multiplies the sum of the group's inputs, which tensor cores compute as a product with ones.
+multiplies the sum of the group's inputs, which `group_sums` computes beforehand.
 
 Weights are the left operand, so that their 64 outputs fill a tensor core whatever the number of
 rows. Groups are added in order. If a matrix has too few outputs to occupy a GPU, the inputs are
@@ -20,6 +20,7 @@ from torch import Tensor
 from penstock_kernels.triton.early import await_earlier, launched_early
 from penstock_kernels.triton.linear.gguf_groups import add_group, group_factors
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
+from penstock_kernels.triton.linear.group_sums import group_sums, sum_rows
 from penstock_kernels.triton.linear.product_tiles import own_tile
 from penstock_kernels.triton.matmul_tiles import GGUF_FEW, GGUF_MANY, MatmulTiles, gguf_parts
 from penstock_kernels.triton.rounding import round_to
@@ -29,6 +30,7 @@ from penstock_kernels.triton.tiles import PART_BLOCK, PART_WARPS
 @triton.jit(do_not_specialize=["rows"])
 def _gguf_product(
     x,
+    sums,
     levels,
     high,
     scales,
@@ -49,17 +51,24 @@ def _gguf_product(
     MINIMA: tl.constexpr,
     UNIT: tl.constexpr,
     PARTS: tl.constexpr,
+    SHARED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """UNIT is the number of inputs that share a unit, 0 if there are no units. If PARTS is more
-    than 1, `out` is [PARTS, rows, outputs]."""
+    than 1, `out` is [PARTS, rows, outputs]. SHARED: whether four groups that are multiplied in a
+    turn have one unit. `sums`: of group_sums, if MINIMA."""
     await_earlier(EARLY)
     row, column, in_rows, in_columns = own_tile(rows, outputs, ROWS, COLUMNS)
     half = tl.arange(0, 16)
     x_place = x + row.to(tl.int64)[:, None] * x_row + half[None, :]
+    existing = tl.minimum(column, outputs - 1)
+    sum_stride = sum_rows(rows, ROWS)
+    sum_place = row
+    if MINIMA:
+        sum_place = sums + row
     acc = tl.zeros([COLUMNS, ROWS], tl.float32)
     groups = inputs // 32
     part = tl.program_id(1)
@@ -68,36 +77,36 @@ def _gguf_product(
         # Scales are too narrow to be prefetched as levels are, so those of four groups are loaded
         # at a time.
         a, a_second, a_least, a_other = group_factors(
-            scales, units, minima, unit_minima, group, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT, E2M1,
+            scales, units, minima, unit_minima, group, group, end,
+            existing, outputs, GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         b, b_second, b_least, b_other = group_factors(
-            scales, units, minima, unit_minima, group + 1, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT, E2M1,
+            scales, units, minima, unit_minima, group + 1, group if SHARED else group + 1, end,
+            existing, outputs, GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         c, c_second, c_least, c_other = group_factors(
-            scales, units, minima, unit_minima, group + 2, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT, E2M1,
+            scales, units, minima, unit_minima, group + 2, group if SHARED else group + 2, end,
+            existing, outputs, GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         d, d_second, d_least, d_other = group_factors(
-            scales, units, minima, unit_minima, group + 3, end, column, in_columns, outputs,
-            GROUP, MINIMA, UNIT, E2M1,
+            scales, units, minima, unit_minima, group + 3, group if SHARED else group + 3, end,
+            existing, outputs, GROUP, MINIMA, UNIT, E2M1,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, a, a_second, a_least, a_other, group, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
+            acc, x_place, levels, high, a, a_second, a_least, a_other, sum_place, sum_stride,
+            group, end, in_rows, column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, b, b_second, b_least, b_other, group + 1, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
+            acc, x_place, levels, high, b, b_second, b_least, b_other, sum_place, sum_stride,
+            group + 1, end, in_rows, column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, c, c_second, c_least, c_other, group + 2, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
+            acc, x_place, levels, high, c, c_second, c_least, c_other, sum_place, sum_stride,
+            group + 2, end, in_rows, column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
         acc = add_group(
-            acc, x_place, levels, high, d, d_second, d_least, d_other, group + 3, end, in_rows,
-            column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
+            acc, x_place, levels, high, d, d_second, d_least, d_other, sum_place, sum_stride,
+            group + 3, end, in_rows, column, in_columns, outputs, BITS, OFFSET, GROUP, MINIMA, E2M1,
         )  # fmt: skip
     if BIAS:
         acc += tl.load(bias + column, mask=in_columns, other=0.0).to(tl.float32)[:, None]
@@ -193,8 +202,10 @@ def _launch(
     tiles: MatmulTiles,
 ) -> None:
     rows, outputs = x.shape[0], weights.outputs
+    layout = weights.layout
     _gguf_product[(tiles.programs(rows, outputs), parts)](
         x=x,
+        sums=group_sums(x, layout.group, tiles) if layout.minima else None,
         **weights.operands,
         bias=bias,
         out=out,
@@ -203,8 +214,9 @@ def _launch(
         inputs=weights.inputs,
         x_row=x.stride(0),
         BIAS=bias is not None,
-        **weights.layout.constants,
+        **layout.constants,
         PARTS=parts,
+        SHARED=layout.unit % (4 * 32) == 0 and weights.inputs % (parts * 4 * 32) == 0,
         ROWS=tiles.rows,
         COLUMNS=tiles.columns,
         STAGES=tiles.stages,
