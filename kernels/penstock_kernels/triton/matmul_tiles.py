@@ -32,6 +32,8 @@ INVARIANT = MatmulTiles(64, 64, 64, 4, 4)
 """Tiles of the batch-invariant product. 64 is the height of a Hopper tensor core's product."""
 INVARIANT_NARROW = MatmulTiles(64, 32, 64, 4, 8)
 """Tiles for matrices with so few outputs that half of a GPU would have nothing to do."""
+INVARIANT_FEW = (MatmulTiles(16, 64, 64, 4, 4), MatmulTiles(32, 64, 64, 4, 4))
+"""Tiles for few rows of a matrix that is the left operand."""
 INVARIANT_TALL = MatmulTiles(128, 64, 64, 8, 4)
 INVARIANT_SQUARE = MatmulTiles(128, 128, 64, 8, 4)
 INVARIANT_LARGE = MatmulTiles(128, 256, 64, 8, 4)
@@ -45,6 +47,9 @@ INVARIANT_MANY = (
     INVARIANT,
     INVARIANT_NARROW,
 )
+INVARIANT_ORDER = 2
+"""The version of the order in which batch-invariant products add and of the operand that comes
+first, raised with each change that may change bits. Fingerprints contain it."""
 PROGRAMS = 128
 """Programs from which on nearly all of an H100's processors have one."""
 PROCESSORS = 132
@@ -54,10 +59,18 @@ CACHE_SHARE = 1.25
 nothing."""
 
 
+def are_weights_first(outputs: int, *, narrow: bool) -> bool:
+    """Whether a batch-invariant product has the matrix as its left operand: if its tiles of 64
+    outputs, which tensor cores' instructions then want, occupy a GPU. The same for any number of
+    rows."""
+    return narrow and INVARIANT.programs(1, outputs) >= PROGRAMS
+
+
 def invariant_tiles(rows: int, outputs: int, *, narrow: bool) -> MatmulTiles:
-    """Returns the tiles of a batch-invariant product. All give the same bits: with each, a sum goes
-    through the inputs in steps of the same size and in one order, by the same kind of instruction,
-    and only the number of sums that a program has differs.
+    """Returns the tiles of a batch-invariant product. A matrix's all give the same bits: with each,
+    a sum goes through the inputs in steps of the same size and in one order, by the same kind of
+    instruction with the same operand on the left, and only the number of sums that a program has
+    differs.
 
     More than 64 rows are rounded up to a power of two and get the tiles that take the least time to
     read from the cache, so that a rehearsal of powers of two meets all that serve.
@@ -67,10 +80,13 @@ def invariant_tiles(rows: int, outputs: int, *, narrow: bool) -> MatmulTiles:
     """
     if not narrow:
         return INVARIANT
+    first = are_weights_first(outputs, narrow=narrow)
     if rows <= INVARIANT.rows:
-        return INVARIANT if INVARIANT.programs(rows, outputs) >= PROGRAMS else INVARIANT_NARROW
+        few = (*INVARIANT_FEW, INVARIANT) if first else (INVARIANT_NARROW,)
+        return next(tiles for tiles in few if rows <= tiles.rows)
     whole = triton.next_power_of_2(rows)
-    return min(INVARIANT_MANY, key=lambda tiles: cache_cost(tiles, whole, outputs))
+    many = [tiles for tiles in INVARIANT_MANY if not first or tiles.columns >= INVARIANT.columns]
+    return min(many, key=lambda tiles: cache_cost(tiles, whole, outputs))
 
 
 def cache_cost(tiles: MatmulTiles, rows: int, outputs: int) -> float:

@@ -63,13 +63,17 @@ def groups(product: Product, x: Tensor, weight: Tensor, counts: Iterable[int]) -
 
 def of_tiles(x: Tensor, weight: Tensor) -> list[list[str]]:
     """Returns our tiles, by their rows and columns, in lists of those that give the same bits. Of
-    16 rows `mma.sync` multiplies, of 64 and more `wgmma`, where a processor has it."""
+    16 rows `mma.sync` multiplies; of 64 and more, and where the matrix is the left operand,
+    `wgmma`, where a processor has it."""
     from penstock_kernels.triton.linear.dense import linear
-    from penstock_kernels.triton.matmul_tiles import INVARIANT_MANY, MatmulTiles
+    from penstock_kernels.triton.matmul_tiles import INVARIANT_FEW, INVARIANT_MANY, INVARIANT_NARROW
 
     by_bits: dict[str, list[str]] = {}
-    for tiles in (MatmulTiles(16, 64, 64, 4, 4), *INVARIANT_MANY):
-        result = linear(x[:64], weight, tiles=tiles).view(torch.int16).cpu().numpy()
-        digest = hashlib.sha256(result.tobytes()).hexdigest()
-        by_bits.setdefault(digest, []).append(f"{tiles.rows} x {tiles.columns}")
+    left = [tiles for tiles in (*INVARIANT_FEW, *INVARIANT_MANY) if tiles != INVARIANT_NARROW]
+    right = (INVARIANT_FEW[0], *INVARIANT_MANY)
+    for tiles, first in (*((each, False) for each in right), *((each, True) for each in left)):
+        result = linear(x[:64], weight, tiles=tiles, weights_first=first)
+        digest = hashlib.sha256(result.view(torch.int16).cpu().numpy().tobytes()).hexdigest()
+        name = f"{tiles.rows} x {tiles.columns}" + ", weights first" * first
+        by_bits.setdefault(digest, []).append(name)
     return list(by_bits.values())

@@ -20,6 +20,7 @@ from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.triton.attention.kv_scales import KVScales
+from penstock_kernels.triton.matmul_tiles import INVARIANT_ORDER
 from penstock_kernels.triton.rounding import INTERPRETED
 from penstock_kernels.triton.shared_memory import shared_memory
 from penstock_worker.adapters.device_adapters import DeviceAdapters
@@ -175,7 +176,7 @@ def recipe(
         name = f"{prepared.weights.dtype} x {name}"
     if shape.dtype == torch.float8_e4m3fn:
         stored += " calculated scales" if setup.calculate_kv_scales else " scaled"
-    order = "batch invariant" if setup.batch_invariant else "any order"
+    order = f"batch invariant {INVARIANT_ORDER}" if setup.batch_invariant else "any order"
     if host is not None:
         order += ", experts in whole numbers"
     return DeviceRecipe(

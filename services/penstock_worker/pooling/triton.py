@@ -17,6 +17,7 @@ from penstock.model.config import EncoderConfig
 from penstock.model.pooling_config import PoolingMode
 from penstock.model.prepared_model import PreparedModel
 from penstock.protocol.to_worker import Setup
+from penstock_kernels.triton.matmul_tiles import INVARIANT_ORDER
 from penstock_kernels.triton.rowwise.activation import activate
 from penstock_kernels.triton.rowwise.pool_rows import max_rows, mean_rows
 from penstock_worker.adapters.device_adapters import DeviceAdapters
@@ -129,7 +130,7 @@ def encoder_recipe(
             ) from error
 
     name = str(dtype).removeprefix("torch.")
-    order = "batch invariant" if invariant else "any order"
+    order = f"batch invariant {INVARIANT_ORDER}" if invariant else "any order"
     return PoolingRecipe(
         backend="triton",
         dtype=name,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from penstock_kernels.triton.linear import dense
 from penstock_kernels.triton.linear.dense import linear
 from penstock_kernels.triton.linear.fp8_linear import fp8_linear, quantise_fp8
 from penstock_kernels.triton.linear.weight_only import (
@@ -18,6 +19,7 @@ from penstock_kernels.triton.linear.weight_only import (
 )
 from penstock_kernels.triton.matmul_tiles import (
     INVARIANT,
+    INVARIANT_FEW,
     INVARIANT_LARGE,
     INVARIANT_MANY,
     INVARIANT_NARROW,
@@ -71,16 +73,44 @@ def test_batch_invariant_tiles_give_the_same_bits(
     rows, outputs, inputs = (300, 4096, 4096) if device.type == "cuda" else (130, 70, 200)
     x, weight = drawn(1, rows, inputs).to(narrow), drawn(2, outputs, inputs).to(narrow)
     there = x.to(device), weight.to(device), drawn(3, outputs).to(narrow).to(device)
-    usual = linear(*there, tiles=INVARIANT)
-    for tiles in INVARIANT_MANY:
-        assert tiles.inner == INVARIANT.inner
-        assert torch.equal(linear(*there, tiles=tiles), usual)
+    for first in (False, True):
+        usual = linear(*there, tiles=INVARIANT, weights_first=first)
+        check(usual, x, weight, drawn(3, outputs).to(narrow))
+        for tiles in (*INVARIANT_FEW, *INVARIANT_MANY) if first else INVARIANT_MANY:
+            assert tiles.inner == INVARIANT.inner
+            assert torch.equal(linear(*there, tiles=tiles, weights_first=first), usual)
+
+
+def test_which_operand_is_first_depends_on_the_matrix_alone(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tensor cores' products, a left operand with fewer than 64 rows would be another
+    instruction's: where rows are on the left, no tile has fewer, and otherwise none has fewer
+    columns."""
+    launched: list[tuple[bool, int]] = []
+    monkeypatch.setattr(
+        dense,
+        "launch",
+        lambda *_, tiles, WEIGHTS_FIRST, **__: launched.append(
+            (WEIGHTS_FIRST, tiles.columns if WEIGHTS_FIRST else tiles.rows)
+        ),
+    )
+    for outputs in (64, 4096, 8127, 8129, 28_672):
+        launched.clear()
+        weight = torch.zeros(outputs, 1).bfloat16()
+        for rows in (1, 16, 17, 32, 33, 64, 65, 100, 256, 512, 3000):
+            linear(torch.zeros(rows, 1).bfloat16(), weight)
+        assert {first for first, _ in launched} == {outputs > 127 * 64}
+        assert min(left for _, left in launched) >= 64
 
 
 def test_batch_invariant_tiles_by_size() -> None:
     """Each has its rows; between two limits lies a power of two, so that it is rehearsed."""
     assert invariant_tiles(1, 4096, narrow=True) == INVARIANT_NARROW
     assert invariant_tiles(64, 151_936, narrow=True) == INVARIANT
+    for tiles in INVARIANT_FEW:
+        assert invariant_tiles(tiles.rows, 151_936, narrow=True) == tiles
+    assert invariant_tiles(1, 151_936, narrow=False) == INVARIANT
     assert invariant_tiles(8192, 4096, narrow=True) == INVARIANT_LARGE
     assert invariant_tiles(8192, 4096, narrow=False) == INVARIANT
     for rows, tiles in ((256, INVARIANT_TALL), (512, INVARIANT_SQUARE), (1024, INVARIANT_LARGE)):
