@@ -40,6 +40,12 @@ def _instruction(name: str, of: list[np.ndarray]) -> np.ndarray:
         return of[0]
     if name == "and.b32":
         return of[0] & of[1]
+    if name == "or.b32":
+        return of[0] | of[1]
+    if name == "shf.l.wrap.b32":  # The upper half of two registers, shifted to the left.
+        turn = of[2].astype(np.uint64) & np.uint64(31)
+        both = of[1].astype(np.uint64) << np.uint64(32) | of[0].astype(np.uint64)
+        return ((both << turn) >> np.uint64(32)).astype(np.uint32)
     if name == "shr.u32":
         return of[0] >> of[1]
     if name == "prmt.b32":

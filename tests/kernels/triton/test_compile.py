@@ -138,6 +138,7 @@ MOST = {
     "attention-invariant": ("attend", [610, 460]),
     "attention-fp8": ("attend", [690, 850]),
     "linear": ("_linear", [90, 90, 84, 84, 100, 100, 105, 105, 132, 132]),
+    "gguf-q6_k": ("_gguf_product", [750, 960, 770]),
     "gguf-q4_k": ("_gguf_product", [630, 850, 650]),
 }
 """Instructions of a warp in a turn of the loop that multiplies, at most: by call, in the order of

@@ -53,3 +53,36 @@ def test_the_assembly_gives_the_same_levels(assembly: str, base: float, dtype: t
             pairs = [ptx.halves(after[f"${first + place}"], dtype) for place in range(2)]
             ours = torch.cat(pairs, -1).double()
             assert torch.equal(ours, nibble[:, None].double() - ZEROS[None, :, None].double())
+
+
+def test_the_assembly_finds_the_upper_bits() -> None:
+    check_planes(nibbles.FIVE_TO_BFLOAT16.value, 1)
+    check_planes(nibbles.SIX_TO_BFLOAT16.value, 2)
+
+
+def check_planes(assembly: str, planes: int) -> None:
+    """Levels of 32 inputs, drawn and all alike, in registers of any four of the 16 bytes; a GPU's
+    rotation of the second plane is the kernel's own."""
+    drawn = np.random.default_rng(1)
+    levels = drawn.integers(0, 16 << planes, (2000, 32), dtype=np.uint32)
+    levels[0], levels[1] = 0, (16 << planes) - 1
+    raw = levels[:, :16] & 15 | (levels[:, 16:] & 15) << 4
+    of_planes = [
+        np.bitwise_or.reduce((levels >> (4 + plane) & 1) << np.arange(32, dtype=np.uint32), 1)
+        for plane in range(planes)
+    ]
+    of_planes[1:] = [each << 1 | each >> 31 for each in of_planes[1:]]
+    zero = 16 << (planes - 1)
+    offset = ptx.packed(torch.full((len(levels), 2), -128.0 - zero).bfloat16())
+    for chosen in ((0, 1, 2, 3), (12, 13, 14, 15), (5, 4, 11, 0)):
+        registers = {"$5": offset, "$6": offset}
+        registers["$4"] = sum(raw[:, at] << np.uint32(8 * n) for n, at in enumerate(chosen))
+        for n, at in enumerate(chosen):
+            registers[f"${7 + n}"] = np.full(len(levels), (36 - at) & 31, dtype=np.uint32)
+            for plane, bits in enumerate(of_planes):
+                registers[f"${11 + 4 * plane + n}"] = bits
+        after = ptx.run(assembly, registers)
+        for first, half in ((0, 0), (2, 16)):
+            pairs = [ptx.halves(after[f"${first + place}"], torch.bfloat16) for place in range(2)]
+            wanted = levels[:, [half + at for at in chosen]].astype(np.float64) - zero
+            assert np.array_equal(torch.cat(pairs, -1).double().numpy(), wanted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from penstock_kernels.triton.linear.nibbles import nibble_levels
+from penstock_kernels.triton.linear.nibbles import nibble_levels, plane_levels
 from penstock_kernels.triton.rounding import INTERPRETED, round_to, tile_dot
 
 
@@ -177,6 +177,17 @@ def _level_operands(
         raw = tl.load(levels + place, mask=mask[:, None], other=0)
         offset = tl.full([column.shape[0]], OFFSET, tl.float32)
         low, upper = nibble_levels(raw, offset, dtype)
+    elif (BITS == 5 or BITS == 6) and dtype == tl.bfloat16 and not INTERPRETED:
+        group_place = column.to(tl.int64) + group * outputs
+        place = group_place[:, None] * 16 + tl.arange(0, 16)[None, :]
+        raw = tl.load(levels + place, mask=mask[:, None], other=0)
+        first = tl.load(high + group_place * (BITS - 4), mask=mask, other=0)
+        second = first
+        if BITS == 6:
+            second = tl.load(high + group_place * 2 + 1, mask=mask, other=0)
+            second = (second << 1) | ((second >> 31) & 1)
+        offset = tl.full([column.shape[0]], OFFSET, tl.float32)
+        low, upper = plane_levels(raw, first, second, offset, BITS - 4)
     else:
         low, upper = level_halves(levels, high, group, column, mask, outputs, BITS, OFFSET, E2M1)
         low, upper = _whole(low, dtype), _whole(upper, dtype)
