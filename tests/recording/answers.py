@@ -12,7 +12,9 @@ import re
 from typing import Any
 
 TIMES = {"created", "created_at", "completed_at"}
-DEPENDS_ON_OTHERS = {"cached_tokens", "sequence_number", "pid", "system_fingerprint"}
+DEPENDS_ON_OTHERS = {
+    *("cached_tokens", "sequence_number", "pid", "system_fingerprint", "arithmetic"),
+}
 """Such as how much of a prompt others had brought, how many events a text came in, or which build
 computed it."""
 DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?=[A-Za-z]*[0-9])[0-9A-Za-z]{12,}")

@@ -65,6 +65,9 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     has a chat template."""
     reasoning_parser: str | msgspec.UnsetType = msgspec.UNSET
     """The format of its thoughts."""
+    arithmetic: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What computes it, in the worker's words: kernels and their versions, types of numbers, the
+    order of sums, and libraries that were chosen at its start; while a worker is ready."""
     type: str = "base"
     """Without it and the next two, Mistral's clients can't read the list."""
     max_context_length: int | msgspec.UnsetType = msgspec.UNSET
@@ -185,7 +188,7 @@ def _card(
     if adapter is not None and adapter.file is not None:
         root, parent = adapter.file.digest, adapter.parent or welcome.model
     state, reason = _state(backend)
-    tasks = _tasks_of(welcome)
+    tasks, status = _tasks_of(welcome), backend.client.status
     return ModelCard(
         name,
         welcome.created,
@@ -199,6 +202,7 @@ def _card(
         media=_media_of(welcome, service.media.limits),
         state=state,
         reason=reason,
+        arithmetic=msgspec.UNSET if status is None else status.arithmetic or msgspec.UNSET,
         max_context_length=welcome.limits.max_model_len,
         capabilities=_capabilities(backend, tasks),
         **backend.formats(),

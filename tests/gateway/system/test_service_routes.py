@@ -159,6 +159,17 @@ async def test_a_model_goes_by_all_its_names(
     assert (await http.get("/v1/models/d")).status_code == 404
 
 
+async def test_a_model_says_what_computes_it(
+    http: httpx.AsyncClient, engine: FakeEngineClient
+) -> None:
+    """In the worker's words, as the libraries that it chose are known to it alone; and nothing
+    before one is ready."""
+    assert "arithmetic" not in (await http.get(f"/v1/models/{MODEL}")).json()
+    words = ("triton 3.6.0 any order long chunks FlashAttention 3 3.0.0", "tp1")
+    engine.status = status(arithmetic=words)
+    assert (await http.get(f"/v1/models/{MODEL}")).json()["arithmetic"] == list(words)
+
+
 async def test_models(http: httpx.AsyncClient) -> None:
     model = {
         "id": MODEL,
