@@ -6,12 +6,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +50,9 @@ LEAST = 5.0
 MOST = 1.5
 """The multiple of its own time that a part may have where the parts before it left some."""
 
-
+REHEARSING = 8.0
+"""The multiple of their time that parts get in a rehearsal, which counts processor seconds: a
+machine that has other work, too, says nothing by its clock."""
 UNENDING = 10.0
 """Seconds after which a killed process is left to the driver that holds it."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -70,7 +74,8 @@ def main() -> int:
         own = ", ".join(part.name for part in parts)
         parser.error(f"{flags.call} has no parts {', '.join(sorted(unknown))}, but {own}")
     chosen = [part for part in parts if flags.parts is None or part.name in flags.parts]
-    ends = time.monotonic() + flags.seconds - REPORT_SECONDS
+    patience = REHEARSING if flags.dry else 1.0
+    ends = time.monotonic() + patience * flags.seconds - REPORT_SECONDS
     report, text = Report("results", "", flags.output), ""
     cache = Cache()
     if not flags.go_on:
@@ -86,8 +91,9 @@ def main() -> int:
     write_json(flags.output / "machine.json", known)  # Whatever happens to the parts.
     waiting = [part for part in chosen if not (flags.go_on and done(part, flags.output))]
     for number, part in enumerate(waiting):
-        later = sum(other.seconds for other in waiting[number + 1 :])
-        seconds = allowance(part, ends - time.monotonic(), later)
+        later = patience * sum(other.seconds for other in waiting[number + 1 :])
+        given = replace(part, seconds=patience * part.seconds)
+        seconds = allowance(given, ends - time.monotonic(), later)
         if seconds < LEAST:
             say(f"{part.name}: no time is left")
             continue
@@ -100,7 +106,15 @@ def main() -> int:
         if flags.home:
             bring_home(flags, cache)
     print(text or "all of it had been done before")
-    return status_of(each["status"] for each in known["parts"].values())
+    status = status_of(each["status"] for each in known["parts"].values())
+    return status or (int(exceeds(known["parts"].values(), flags.seconds)) if flags.dry else 0)
+
+
+def exceeds(parts: Iterable[dict[str, Any]], seconds: float) -> bool:
+    """Whether a rehearsal's parts took more processor seconds than the call has. Says how many."""
+    computed = sum(part.get("processor_seconds", 0.0) for part in parts)
+    say(f"{computed:.0f} processor seconds in all parts, of {seconds:.0f}")
+    return computed > seconds
 
 
 def status_of(parts: Iterable[str]) -> int:
@@ -148,7 +162,7 @@ def run_part(part: Part, flags: argparse.Namespace, seconds: float) -> str:
     options += ["--output", str(flags.output), "--work", str(flags.work)]
     log_file = flags.output / "logs" / f"{part.name}.log"
     log_file.parent.mkdir(parents=True, exist_ok=True)
-    over_time = False
+    over_time, before = False, _computed()
     with log_file.open("wb") as log:
         process = start_group("loadtest.gpu.job", options, log)
         try:
@@ -157,7 +171,27 @@ def run_part(part: Part, flags: argparse.Namespace, seconds: float) -> str:
             over_time = True
         finally:
             end_group(process, LEAVING)
-    return settle(part, flags.output, process.returncode, over_time=over_time)
+    settle(part, flags.output, process.returncode, over_time=over_time)
+    return count(part, flags.output, _computed() - before, dry=flags.dry)
+
+
+def _computed() -> float:
+    """Processor seconds of all processes that were started here, and waited for."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def count(part: Part, output: Path, computed: float, *, dry: bool) -> str:
+    """Writes the processor seconds into the part's file; a rehearsal that needs more than a part
+    may have has failed. Returns how the part ended."""
+    path = part_file(output, part.name)
+    document = json.loads(path.read_text())
+    document["processor_seconds"] = round(computed, 1)
+    if dry and document["status"] == DONE and computed > MOST * part.seconds:
+        reason = f"{computed:.0f} processor seconds, of {MOST * part.seconds:.0f} at most"
+        document |= {"status": FAILED, "reason": reason}
+    write_json(path, document)
+    return f"{document['status']} {document['reason']}".strip()
 
 
 def settle(part: Part, output: Path, status: int, *, over_time: bool) -> str:

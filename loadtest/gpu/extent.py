@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadtest.gpu.shapes import MODELS
+from loadtest.gpu.shapes import MODELS, Mixture
+from loadtest.peers.random_gguf import Shape
 from penstock.model.config import ModelConfig
 
+LLAMA_8B_GGUF = Shape("qwen3", 32, 4096, 32, 8, 128, 14_336)
+QWEN3_30B = Mixture(48, 2048, 32, 4, 128, 768, 128, 8, 151_936)
+QWEN3_30B_GGUF = Shape("qwen3moe", 8, 2048, 32, 4, 128, 768, experts=128, active=8)
+"""Eight of its layers."""
 CAPTURED, LAUNCHED = "default", "default, no graphs"
 
 
@@ -51,6 +56,8 @@ class Extent:
     """(batch, context) of the attention kernels. The last ones are no multiple of a split."""
     chunks: tuple[tuple[int, int, int], ...] = ((1, 0, 8192), (8, 0, 1024), (1, 6144, 2048))
     """(sequences, before, new) of the attention kernels."""
+    backends: tuple[str, ...] = ("CUDNN_ATTENTION", "FLASH_ATTENTION")
+    """torch's own, of whole prompts."""
     experts: tuple[int, int, int, int] = (128, 8, 1536, 2048)
     """(experts, those of a row, outputs, inputs) of Qwen3-30B-A3B's first products."""
     expert_rows: tuple[int, ...] = (1, 64, 4096)
@@ -85,10 +92,19 @@ class Extent:
     mixed_modes: tuple[Mode, ...] = (Mode(CAPTURED, ()), Mode(LAUNCHED, (), enforce_eager=True))
     peer: tuple[int, ...] = (256, 64, 8, 1)  # batches of torch's own decode steps
     stored_blocks: int = 512  # of 16 tokens, that leave the device and come back
+    q4_k: Shape = LLAMA_8B_GGUF
+    """Llama-3.1-8B's, with norms of queries and keys beside it."""
+    mixture: Mixture = QWEN3_30B
+    """Qwen3-30B-A3B's."""
+    filed_layers: int = 12  # of it, where its weights are written to a file
+    hosted: Shape = QWEN3_30B_GGUF
+    """The same, of which experts lie in the host's memory."""
     requests: tuple[int, ...] = (256, 1024)  # at once, of the runs end to end
     served: int = 256  # sequences at a time, of these
     shortest: int = 100  # prompt and answer
     longest: int = 1024  # prompt and answer
+    longest_of: tuple[int, ...] = (1024, 512)
+    """The same, of each number of requests: what many make is what a full batch does."""
     small: tuple[str, ...] = ("tiny-llama", "tiny-qwen3")
     """Models whose tokens are held against the reference's."""
     asked: int = 12  # prompts of these
@@ -106,12 +122,8 @@ class Extent:
         "tests/worker/cuda_ops/test_quantised_models.py",
     )
     """Tests with a model of each mechanism."""
-    telling: tuple[str, ...] = (
-        "tests/worker/cuda/test_queued_forward.py",
-        "tests/worker/cuda_sampler/test_device_sampler.py",
-        "tests/worker/cuda/test_experts_on_device.py",
-    )
-    """The tests that say most in the least time."""
+    features: tuple[str, ...] = ("tests/system/test_device_features.py",)
+    """What a whole system does with few models, each in processes of its own."""
     alike: tuple[int, int, int] = (257, 4096, 4096)
     """(rows, outputs, inputs) of the product whose rows have the same bits in any company."""
     alike_rows: tuple[int, ...] = (
@@ -119,6 +131,7 @@ class Extent:
         *(257, 512, 768, 1024, 2048, 3000, 4096),
     )
     """Numbers of rows whose products are held against one another."""
+    promising: int = 64  # requests whose answers are held against one another, of a large model
     promised: int = 192  # tokens of an answer across a worker's death
     tests: tuple[str, ...] = ("tests/kernels/triton", "tests/worker/cuda*", "tests/worker/device")
     test_arguments: tuple[str, ...] = ("-m", "not packaged_model")
@@ -139,6 +152,7 @@ DRY = Extent(
     product_rows=(1, 4),
     packed_rows=(1,),
     fp8_rows=(2,),
+    backends=("MATH",),
     experts=(4, 2, 64, 256),
     expert_rows=(3,),
     decode=((2, 40),),
@@ -163,17 +177,23 @@ DRY = Extent(
     mixed_steps=2,
     peer=(2, 1),
     stored_blocks=3,
+    q4_k=Shape("qwen3", 1, 256, 2, 1, 128, 256),
+    mixture=Mixture(1, 128, 2, 1, 64, 128, 4, 2, 320),
+    filed_layers=1,
+    hosted=Shape("qwen3moe", 1, 256, 2, 1, 128, 256, experts=4, active=2),
     requests=(1, 2),
     served=2,
     shortest=2,
     longest=5,
+    longest_of=(5, 4),
     small=("tiny-qwen3",),
     asked=2,
     short=3,
     works=("tests/kernels/triton/test_rounding.py",),
-    telling=("tests/kernels/triton/test_rounding.py",),
+    features=("tests/kernels/triton/test_rounding.py",),
     alike=(5, 64, 128),
     alike_rows=(1, 2, 5),
+    promising=2,
     promised=5,
     tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),

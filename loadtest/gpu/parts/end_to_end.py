@@ -1,37 +1,54 @@
-"""All the way: the library, an engine core and a worker, each a process, over requests of random
-lengths that come at once."""
+"""All the way: requests of random lengths that come at once, to an engine core and a worker, by the
+library, and by a gateway as streams of events. Both ask the same engine core."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import free_port
 from loadtest.gpu.job import Job
 from loadtest.gpu.workload import TEMPERATURE, Request, requests, run_row
+from loadtest.report import ROOT
 from penstock.llm import LLM
 from penstock.request.sampling_params import SamplingParams
+from testing.serving import Server
 
 SETTLED = 0.3
 """Seconds before a page is asked for: the port gives the last one again to who asks sooner."""
+Way = Callable[[list[Request]], float]
+"""Has requests computed; returns the seconds that it took."""
 
 
 def run(job: Job) -> None:
-    extent, vocab = job.extent, job.config.vocab_size
-    some = requests(max(extent.requests), extent.shortest, extent.longest, vocab)
+    extent = job.extent
     ports = Ports(free_port(), free_port())
-    asked = settings(job, ports)
     begun = time.monotonic()
-    with LLM(**asked) as llm:
+    # Short, as the address of a Unix socket has to be.
+    with (
+        tempfile.TemporaryDirectory(prefix="e2e-") as folder,
+        Server(*arguments(job, ports, f"ipc://{folder}/engine")) as server,
+        LLM(engine_endpoint=f"ipc://{folder}/engine") as llm,
+    ):
         job.row(model=job.model, what="start", seconds=time.monotonic() - begun)
-        generate(llm, warm_up(job))
-        for count in extent.requests:
-            job.need(2.0)
-            measure(job, llm, some[:count], ports)
+        ways: dict[str, Way] = {
+            "penstock, library": lambda some: by_library(llm, some),
+            "penstock, SSE": lambda some: by_streams(job, server, some),
+        }
+        by_library(llm, warm_up(job))
+        for count, longest in zip(extent.requests, extent.longest_of, strict=True):
+            some = requests(count, extent.shortest, longest, job.config.vocab_size)
+            for name, way in ways.items():
+                job.need(2.0)
+                measure(job, name, way, some, ports)
 
 
 @dataclass(frozen=True)
@@ -46,45 +63,65 @@ def warm_up(job: Job) -> list[Request]:
     """Prompts of the measured lengths, all at once, and short answers: the libraries choose their
     kernels by shape when they first meet one. Ours are compiled by then, and graphs captured."""
     extent = job.extent
-    some = requests(extent.served, extent.shortest, extent.longest, job.config.vocab_size, seed=7)
-    most = max(extent.longest // 16, 1)
+    longest = max(extent.longest_of)
+    some = requests(extent.served, extent.shortest, longest, job.config.vocab_size, seed=7)
+    most = max(longest // 16, 1)
     return [Request(one.prompt, min(one.output, most)) for one in some]
 
 
-def settings(job: Job, ports: Ports) -> dict[str, Any]:
+def arguments(job: Job, ports: Ports, endpoint: str) -> list[str]:
+    """Of `penstock serve`."""
     extent = job.extent
-    return {
-        "model": str(job.model_folder()),
+    given = {
         "dtype": "bfloat16",
-        "load_format": "dummy",
+        "load-format": "dummy",
         "device": job.device.type,
-        "attention_backend": "triton",
-        "max_model_len": 2 * extent.longest,
-        "max_num_seqs": extent.served,
-        "max_num_batched_tokens": extent.step_tokens,
-        "engine_metrics_port": ports.engine,
-        "worker_metrics_port": ports.worker,
-        # The same prompts come again among more.
-        "enable_prefix_caching": False,
-        **({"num_kv_blocks": 64} if extent.dry else {}),
+        "attention-backend": "triton",
+        "max-model-len": 2 * max(extent.longest_of),
+        "max-num-seqs": extent.served,
+        "max-num-batched-tokens": extent.step_tokens,
+        "engine-metrics-port": ports.engine,
+        "worker-metrics-port": ports.worker,
+        "frontend-endpoint": endpoint,
+        "speculative-config": "off",
+        **({"num-kv-blocks": 64} if extent.dry else {}),
     }
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    flags += ["--enforce-eager"] if extent.dry else []
+    # The same prompts come again, by the other way and among more.
+    return [str(job.model_folder()), *flags, "--no-enable-prefix-caching"]
 
 
-def measure(job: Job, llm: LLM, some: list[Request], ports: Ports) -> None:
+def by_streams(job: Job, server: Server, some: list[Request]) -> float:
+    """By a client in a process of its own. Raises RuntimeError where a stream didn't end as it
+    should."""
+    file = job.work / "asked.json"
+    file.write_text(json.dumps([[one.prompt, one.output] for one in some]))
+    port = server.url.rpartition(":")[2]
+    command = [sys.executable, "-m", "loadtest.gpu.sse", port, server.model, str(file)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError("the client of the streams failed; the log says more")
+    found = json.loads(done.stdout)
+    if found["tokens"] != sum(one.output for one in some):
+        raise RuntimeError(f"the streams had {found['tokens']} tokens")
+    return float(found["seconds"])
+
+
+def measure(job: Job, name: str, way: Way, some: list[Request], ports: Ports) -> None:
     before, late = read_counters(ports.engine), late_compilations(read_page(ports.worker))
-    begun = time.perf_counter()
-    generate(llm, some)
-    seconds = time.perf_counter() - begun
+    seconds = way(some)
     after = read_counters(ports.engine)
     grown = {name: value - before[name] for name, value in after.items()}
     late = late_compilations(read_page(ports.worker)) - late
     if late:
         job.fault(f"{late} kernels were compiled in the measured time: the rehearsal lacks them")
-    run_row(job, "penstock", some, seconds, engine_core=grown, late_compilations=late)
+    run_row(job, name, some, seconds, engine_core=grown, late_compilations=late)
 
 
-def generate(llm: LLM, some: list[Request]) -> None:
+def by_library(llm: LLM, some: list[Request]) -> float:
     """Raises RuntimeError where an answer has another length than was asked for."""
+    begun = time.perf_counter()
     params = [
         SamplingParams(temperature=TEMPERATURE, max_tokens=one.output, ignore_eos=True)
         for one in some
@@ -98,6 +135,7 @@ def generate(llm: LLM, some: list[Request]) -> None:
                 f"an answer has {len(got.token_ids)} tokens instead of {one.output}: "
                 f"{got.finish_reason} {got.error or ''}"
             )
+    return time.perf_counter() - begun
 
 
 def step_counters(page: str) -> dict[str, float]:

@@ -22,7 +22,7 @@ TIMED_OUT = 124
 
 
 def run(job: Job) -> None:
-    run_tests(job, job.extent.telling if job.part.name == "tests" else job.extent.tests)
+    run_tests(job, job.extent.features if job.part.name == "features" else job.extent.tests)
 
 
 def run_tests(job: Job, patterns: tuple[str, ...]) -> None:

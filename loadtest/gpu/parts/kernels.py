@@ -11,7 +11,7 @@ from loadtest.gpu.extent import Extent
 from loadtest.gpu.job import Job
 from loadtest.gpu.parts import kernels_rows as by_row
 from loadtest.gpu.parts.cases import Case, time_cases
-from loadtest.gpu.parts.kernels_attention import chunk, decode, flash_chunk
+from loadtest.gpu.parts.kernels_attention import by_backend, chunk, decode, flash_chunk
 from loadtest.gpu.parts.kernels_experts import ExpertShape
 from loadtest.gpu.parts.kernels_products import (
     BFLOAT16,
@@ -49,6 +49,9 @@ def attention(extent: Extent, config: ModelConfig) -> Iterator[Case]:
         yield chunk(config, sequences, before, new)
         if find_spec(MODULE) is not None:
             yield flash_chunk(config, sequences, before, new)
+    for sequences, before, new in extent.chunks:
+        if not before:
+            yield from (by_backend(config, sequences, new, name) for name in extent.backends)
     yield decode(config, *extent.decode[0], invariant=True)
     yield decode(config, *extent.decode[0], cache=torch.float8_e4m3fn)
     yield chunk(config, *extent.chunks[0], invariant=True)

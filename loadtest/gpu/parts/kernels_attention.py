@@ -63,6 +63,24 @@ def flash_chunk(config: ModelConfig, sequences: int, before: int, new: int) -> C
     return replace(own, make=shape.flash_bench, op="prefill attention, FlashAttention 3", torch="")
 
 
+def by_backend(config: ModelConfig, sequences: int, new: int, name: str) -> Case:
+    """Whole prompts by one of torch's backends, of any that `torch.nn.attention.SDPBackend` has."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def make(device: torch.device) -> Bench:
+        shape = Shape(config, sequences, 0, new)
+        theirs = _whole_by_torch(shape, drawn(device, 1), [])
+
+        def work() -> object:
+            with sdpa_kernel(SDPBackend.__members__[name]):
+                return theirs()
+
+        return Bench(lambda _: work)
+
+    own = chunk(config, sequences, 0, new)
+    return replace(own, make=make, op=f"prefill attention, torch's {name}", torch="")
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sequences that compute `new` tokens each behind `before` that are in the cache."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 from loadtest.gpu.job import Job
 from loadtest.gpu.model_folder import write_weights
@@ -15,34 +18,23 @@ from penstock.request.sampling_params import SamplingParams
 from testing.descendants import descendants
 
 WORKER = "penstock: worker"
+LAST = 4.0
+"""Seconds that are left when no further answer is asked for."""
 Answers = list[list[int]]
 
 
 def run(job: Job) -> None:
-    asyncio.run(compare(job))
+    asyncio.run(compare_large(job) if job.part.name == "promise-0" else compare(job))
 
 
 async def compare(job: Job) -> None:
+    """A small model's answers, also while its worker is killed."""
     name = job.extent.small[-1]
     config = job.extent.shape(name)
     asked = requests(job.extent.asked, 2, job.extent.short, config.vocab_size)
     prompts, length = [one.prompt for one in asked], job.extent.promised
-    longest = job.extent.short + length
     folder = write_weights(job.work / "promise" / name, config)
-    begun = time.monotonic()
-    async with AsyncLLM(
-        model=str(folder),
-        dtype="bfloat16",
-        device=job.device.type,
-        attention_backend="triton",
-        batch_invariant=True,
-        enable_prefix_caching=False,
-        max_model_len=longest,
-        max_num_seqs=len(prompts),
-        max_num_batched_tokens=job.extent.short + len(prompts),
-        num_kv_blocks=len(prompts) * (longest // 16 + 2),
-    ) as llm:
-        job.row(what="start", model=name, seconds=time.monotonic() - begun)
+    async with served(job, name, folder, prompts, length, enable_prefix_caching=False) as llm:
         together = await answers(llm, prompts, length)
         alone = [(await answers(llm, [each], length))[0] for each in prompts]
         said(job, name, "alone", alone, together)
@@ -52,6 +44,47 @@ async def compare(job: Job) -> None:
         if killing.dead is None:
             raise RuntimeError("no worker was there to be killed")
         said(job, name, "across a killed worker", disturbed, together)
+
+
+async def compare_large(job: Job) -> None:
+    """A large model's answers: alone with nothing in the cache, and together behind prompts that
+    are."""
+    extent, name = job.extent, job.model
+    asked = requests(extent.promising, 2, extent.longest, job.config.vocab_size)
+    prompts, length = [one.prompt for one in asked], extent.short
+    more = {"load_format": "dummy", "enable_prefix_caching": True}
+    async with served(job, name, job.model_folder(), prompts, length, **more) as llm:
+        together = await answers(llm, prompts, length)
+        said(job, name, "behind cached prompts", await answers(llm, prompts, length), together)
+        await llm.reset_prefix_cache()
+        alone: Answers = []
+        while len(alone) < len(prompts) and job.left > LAST:
+            alone += await answers(llm, [prompts[len(alone)]], length)
+        said(job, name, "alone", alone, together[: len(alone)])
+
+
+@asynccontextmanager
+async def served(
+    job: Job, name: str, folder: Path, prompts: Answers, length: int, **more: Any
+) -> AsyncIterator[AsyncLLM]:
+    """Batch-invariant in bfloat16, with room for all of them at once."""
+    longest = max(map(len, prompts)) + length
+    begun = time.monotonic()
+    async with AsyncLLM(
+        model=str(folder),
+        dtype="bfloat16",
+        device=job.device.type,
+        attention_backend="triton",
+        batch_invariant=True,
+        enforce_eager=job.extent.dry,
+        max_model_len=longest,
+        max_num_seqs=len(prompts),
+        max_num_batched_tokens=max(job.extent.step_tokens, len(prompts)),
+        num_kv_blocks=len(prompts) * (longest // 16 + 2),
+        **more,
+    ) as llm:
+        job.row(what="start", model=name, seconds=time.monotonic() - begun)
+        yield llm
 
 
 def said(job: Job, name: str, how: str, found: Answers, together: Answers) -> None:
