@@ -24,8 +24,7 @@ def safetensors_tensors(
     name_of: Callable[[str], str | None] = from_hub,
     quantised: QuantisedCheckpoint | None = None,
 ) -> dict[str, StoredTensor]:
-    """Returns the tensors of a Hugging Face checkpoint by our names. Those of a quantised module are
-    one.
+    """Returns a checkpoint's tensors by our names. Those of a quantised module are one.
 
     `name_of` maps a name in the checkpoint to ours, or to None for a tensor that isn't needed.
 
