@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from itertools import chain, groupby
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # Before the library starts its threads.
 
@@ -37,11 +38,24 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Under the sanitizers some of each test's cases go through the same lines."""
+    """Under the sanitizers some of each test's cases go through the same lines. What differs only
+    in the instruction set is in a row: a slow model's answers are kept for the next ones."""
+    items[:] = in_rows(items)
     if sanitized() and not thinning.every:
         left_out = set(thinning.thinned(items, lambda _: thinning.SANITIZED))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def in_rows(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """All of them, and each test's where they were."""
+    for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        rows: dict[object, list[pytest.Item]] = {}
+        for item in group:
+            places = getattr(item, "callspec", None)
+            others = {} if places is None else {**places.indices, "isa": 0}
+            rows.setdefault(tuple(sorted(others.items())), []).append(item)
+        yield from chain.from_iterable(rows.values())
 
 
 @pytest.fixture(scope="session", autouse=True)

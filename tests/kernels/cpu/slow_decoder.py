@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from typing import Self
 
 import numpy as np
 
@@ -114,6 +115,13 @@ class Sizes:
 
 class SlowDecoder:
     """Random weights of `sizes`, large enough for clear-cut logits."""
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def of(cls, sizes: Sizes) -> Self:
+        """The one with these sizes that all instruction sets are compared with, for tests that
+        leave it as it is."""
+        return cls(sizes)
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -367,6 +375,13 @@ class SlowDecoder:
             threads=threads,
             two_parts=self.sizes.two_parts,
         )
+
+
+@lru_cache(maxsize=32)
+def true_logits(sizes: Sizes, tokens: tuple[int, ...]) -> np.ndarray:
+    """Those of SlowDecoder.of(sizes), which the caller leaves as they are. Not for K-quants, whose
+    inputs are rounded as the instruction set does it."""
+    return SlowDecoder.of(sizes).logits([*tokens])
 
 
 def _has_bias(name: str, spec: LayerSpec) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock_kernels.cpu.matrix import MatrixKind
-from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder
+from tests.kernels.cpu.slow_decoder import Sizes, SlowDecoder, true_logits
 from tests.kernels.cpu.steps import Run, chunks, random_steps, random_tokens
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("isa")]
@@ -35,13 +35,13 @@ def distance(ours: np.ndarray, true: np.ndarray) -> float:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_shapes_in_float32(sizes: Sizes, threads: int) -> None:
     """A ragged batch in random chunks."""
-    model = SlowDecoder(sizes)
+    model = SlowDecoder.of(sizes)
     lengths = [33, 1, 16, 17]
     sequences = [random_tokens(sizes.vocab, n, n) for n in lengths]
     run = Run(model.packed(num_blocks=12, threads=threads), sequences)
     run.steps(random_steps(lengths, seed=threads))
     for which, tokens in enumerate(sequences):
-        assert distance(run.of(which), model.logits(tokens)) < 2e-5
+        assert distance(run.of(which), true_logits(model.sizes, tuple(tokens))) < 2e-5
 
 
 @pytest.mark.parametrize("sizes", SHAPES.values(), ids=SHAPES)
@@ -49,13 +49,13 @@ def test_shapes_in_float32(sizes: Sizes, threads: int) -> None:
 def test_shapes_with_an_int8_cache(sizes: Sizes, threads: int) -> None:
     """Where no rounding falls the other way, as near as in float32: so are most logits; a byte that
     does is 0.8 % of its head's largest magnitude."""
-    model = SlowDecoder(dataclasses.replace(sizes, cache="int8"))
+    model = SlowDecoder.of(dataclasses.replace(sizes, cache="int8"))
     lengths = [33, 1, 16, 17]
     sequences = [random_tokens(sizes.vocab, n, n) for n in lengths]
     run = Run(model.packed(num_blocks=12, threads=threads), sequences)
     run.steps(random_steps(lengths, seed=threads))
     for which, tokens in enumerate(sequences):
-        ours, true = run.of(which), model.logits(tokens)
+        ours, true = run.of(which), true_logits(model.sizes, tuple(tokens))
         assert distance(ours, true) < 0.04
         typical = np.abs(ours - true).mean() / np.abs(true).mean()
         assert typical < 0.004
@@ -81,10 +81,10 @@ def test_other_kinds(format: str, kind: MatrixKind | None, bound: float) -> None
         hidden=96, inner=160, heads=6, kv_heads=2, head_dim=32, format=format, kind=kind,
         cache="bfloat16",
     )  # fmt: skip
-    model = SlowDecoder(sizes)
+    model = SlowDecoder.of(sizes)
     tokens = random_tokens(sizes.vocab, 40, 9)
     run = Run(model.packed(num_blocks=3), [tokens]).steps(chunks(0, 40, 40))
-    true = model.logits(tokens)
+    true = true_logits(model.sizes, tuple(tokens))
     assert distance(run.of(0), true) < bound
     typical = np.abs(run.of(0) - true).mean() / np.abs(true).mean()
     assert typical < bound / 4
@@ -95,7 +95,7 @@ def test_k_quants(format: str) -> None:
     sizes = Sizes(
         hidden=256, inner=256, heads=8, kv_heads=2, head_dim=32, format=format, cache="bfloat16"
     )
-    model = SlowDecoder(sizes)
+    model = SlowDecoder.of(sizes)
     tokens = random_tokens(sizes.vocab, 20, 9)
     run = Run(model.packed(num_blocks=3), [tokens]).steps(chunks(0, 20, 20))
     assert distance(run.of(0), model.logits(tokens)) < 0.04
@@ -107,18 +107,20 @@ def test_k_quants(format: str) -> None:
 def test_long_contexts(threads: int, cache: str) -> None:
     """Over several splits of the keys: a long prefill whole, then decode, then a chunk."""
     sizes = Sizes(hidden=32, inner=32, heads=5, kv_heads=1, layers=1, positions=1400, cache=cache)
-    model = SlowDecoder(sizes)
+    model = SlowDecoder.of(sizes)
     tokens = random_tokens(sizes.vocab, 1300, 1)
     run = Run(model.packed(num_blocks=82, threads=threads), [tokens])
     run.steps([[(0, 1050)], *chunks(0, 200, 1), [(0, 50)]])
-    assert distance(run.of(0), model.logits(tokens)) < (2e-5 if cache == "float32" else 0.02)
+    assert distance(run.of(0), true_logits(model.sizes, tuple(tokens))) < (
+        2e-5 if cache == "float32" else 0.02
+    )
 
 
 def test_rows_that_are_asked_for() -> None:
     """Logits come in the order of `rows`, of any rows, and of none."""
     from penstock_kernels.cpu.decoder_step import DecoderStep
 
-    model = SlowDecoder(Sizes())
+    model = SlowDecoder.of(Sizes())
     tokens = np.array(random_tokens(77, 12, 3), np.int32)
     zero = np.zeros(1, np.int32)
     step = DecoderStep(tokens, np.array([0, 12], np.int32), zero, zero, zero)
@@ -135,7 +137,7 @@ def test_watched_steps_say_where_time_goes() -> None:
     what comes out is the same."""
     import time
 
-    model = SlowDecoder(Sizes())
+    model = SlowDecoder.of(Sizes())
     sequences = [random_tokens(model.sizes.vocab, 40, 1)]
     runs = [Run(model.packed(num_blocks=3, threads=2), sequences) for _ in range(2)]
     ticks = runs[1].decoder.watch()

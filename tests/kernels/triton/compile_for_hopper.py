@@ -7,7 +7,8 @@ of the block table they read each turn.  It fails where something doesn't compil
 than an SM has.  --once: each kernel is compiled until each of its features was on once and off
 once, and with each number of warps, stages and columns, not for every set of them, type and size.
 --ada: for compute capability 8.9, whose SMs have less than half of the shared memory.  --floats:
-also which instructions with floats each innermost loop of tensor cores' products has.
+also which instructions with floats each innermost loop of tensor cores' products has, and how many
+rounded quotients PTX asks for, and instructions that flush subnormal numbers.
 --instructions: also how many instructions of each kind a warp has in the shortest of these loops,
 and in that of a kernel without such products.  Not under TRITON_INTERPRET.
 """
@@ -40,6 +41,7 @@ TABLE = re.compile(r"async_copy_global_to_local .*-> <(\d+)xi32,")
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl", "enable_fp_fusion")
 IN_MEMORY = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b[.\w:]*\.global\b")
 PREFETCH = re.compile(r"prefetch\.global\.L2 \[(%\w+)\]")
+REGISTER = re.compile(r"%\w+")
 LABEL = re.compile(r"^(\.L_x_\d+):")
 BRANCH = re.compile(r"BRA.*`\((\.L_x_\d+)\)")
 FLOAT = re.compile(r"\*/\s+(?:@!?U?P\d+ )?([HI]G?MMA|FMUL|FFMA|FADD|FMNMX|MUFU|FSEL|F2FP)\b")
@@ -117,7 +119,7 @@ class Compiler:
             f"copies in flight {flying}, table entries {entries}, "
             f"lines ahead {len(PREFETCH.findall(built.asm['ptx']))}"
             + ", launched early" * built.metadata.launch_pdl
-            + (f", floats {loop_floats(built.asm['cubin'])}" if self._floats else "")
+            + (self.floats(built) if self._floats else "")
             + (f", loop {loop_instructions(built.asm['cubin'])}" if self._instructions else ""),
             flush=True,
         )
@@ -127,6 +129,13 @@ class Compiler:
         )
         if shared > self._memory.size:
             self.failed.append(f"{name} wants {shared} bytes of shared memory")
+
+    def floats(self, built: Any) -> str:
+        code = built.asm["ptx"]
+        quotients, flushes = code.count("div.rn.f32"), code.count(".ftz")
+        return (
+            f", quotients {quotients}, flushes {flushes}, floats {loop_floats(built.asm['cubin'])}"
+        )
 
     def check_early(self, name: str, code: str, *, launched: bool) -> None:
         """A kernel that is launched early waits before all that it does in memory, and lets the
@@ -141,6 +150,8 @@ class Compiler:
         """What is fetched ahead is asked for before the wait, and is of weights alone."""
         code = built.asm["ptx"]
         places = list(PREFETCH.finditer(code))
+        if not places:
+            return
         if any(place.start() > code.index("griddepcontrol.wait") for place in places):
             self.failed.append(f"{name} fetches ahead after it has waited")
         found = pointers_behind(code, parameters)
@@ -153,19 +164,21 @@ def pointers_behind(code: str, parameters: list[str]) -> dict[str, set[str]]:
     """Returns from which of the parameters that are pointers each register was computed. What
     follows from branches is left out."""
     pointers = {int(place) for place in re.findall(r"\.param \.u64 \.ptr \S.*_param_(\d+)", code)}
+    moves: list[tuple[str, set[str], list[str]]] = []  # into which, of which pointers, from which
+    for line in code.splitlines():
+        target, _, sources = re.sub(r"^\s*@!?%\w+", "", line).partition(",")
+        if written := REGISTER.findall(target):
+            named = {int(n) for n in re.findall(r"_param_(\d+)", sources)} & pointers
+            own = {parameters[place] for place in named}
+            moves.append((written[0], own, REGISTER.findall(sources)))
     found: dict[str, set[str]] = defaultdict(set)
     changed = True
     while changed:
         changed = False
-        for line in code.splitlines():
-            target, _, sources = re.sub(r"^\s*@!?%\w+", "", line).partition(",")
-            written = re.findall(r"%\w+", target)
-            behind = {parameters[int(n)] for n in re.findall(r"_param_(\d+)", sources)
-                      if int(n) in pointers}  # fmt: skip
-            behind.update(*(found[each] for each in re.findall(r"%\w+", sources)))
-            for each in written[:1]:
-                changed |= not behind <= found[each]
-                found[each] |= behind
+        for target, own, registers in moves:
+            behind = own.union(*(found[each] for each in registers))
+            changed |= not behind <= found[target]
+            found[target] |= behind
     return found
 
 
