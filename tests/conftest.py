@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import logging
 import os
 import shutil
 import tempfile
@@ -248,17 +247,8 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_finish() -> None:
     one_trust_store.use()
-    _let_torch_propagate()
     gc.freeze()
     gc.enable()
-
-
-def _let_torch_propagate() -> None:
-    """pytest gives a handler to each logger that doesn't propagate, and takes it away, six times a
-    test: for the forty of torch these are 500 calls."""
-    for name, logger in logging.root.manager.loggerDict.items():
-        if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger):
-            logger.propagate = True
 
 
 def pytest_unconfigure() -> None:
