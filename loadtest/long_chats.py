@@ -53,10 +53,11 @@ def _measured(flags: Flags) -> Iterator[Document]:
     texts, rows, done = Texts(), list[Document](), 0
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        running = {}
-        for server in servers(file, flags):
-            running[server.name] = stack.enter_context(server.process(folder / server.name))
-            _conversation(running[server.name], texts, turns=1, tokens=64)  # It warms up.
+        running: dict[str, RunningServer] = {}
+        for each in servers(file, flags):
+            server = stack.enter_context(each.process(folder / each.name))
+            _conversation(server, texts, turns=1, tokens=64)  # It warms up.
+            running[each.name] = server
         for turn in range(flags.rounds):
             if turn and time.monotonic() > end:
                 say(f"ended after {done} rounds: --minutes are over")

@@ -101,6 +101,9 @@ class TokenBytes:
         """The bytes of ids one after the other; of ids that there aren't, none."""
         content, starts, ends = self._content, self._starts, self._ends
         try:
+            if len(ids) == 1:  # Nearly always: a list to join costs as much again.
+                (i,) = ids
+                return content[starts[i] : ends[i]]
             return b"".join([content[starts[i] : ends[i]] for i in ids])
         except IndexError:
             size = len(ends)

@@ -122,7 +122,7 @@ async def test_where_the_database_does_not_say_idle_looks_become_seldom(
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     looks = Looks(Silent())  # type: ignore[arg-type]
     for _ in range(20):
         await looks.wait(await looks.begin())
