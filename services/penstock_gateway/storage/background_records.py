@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.holds import Holds, held
-from penstock_gateway.storage.looks import Looks
+from penstock_gateway.storage.looks import WorkLooks
 from penstock_gateway.storage.response_records import ResponseRecords
 from penstock_gateway.storage.tables import background, responses
 
@@ -41,7 +41,7 @@ class BackgroundRecords:
         self._database = database
         self._kept = kept
         self._holds = Holds(background)
-        self.looks = Looks(database)
+        self.looks = WorkLooks(database)
         """When `claim` may find something."""
 
     async def add(

@@ -17,7 +17,7 @@ from penstock_gateway.storage.batch_records import answer_counts, record_of
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.file_records import added
 from penstock_gateway.storage.holds import Holds, held
-from penstock_gateway.storage.looks import Looks
+from penstock_gateway.storage.looks import WorkLooks
 from penstock_gateway.storage.records import (
     ENDED,
     BatchError,
@@ -42,7 +42,7 @@ class HeldBatches:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._holds = Holds(batches, batches.c.status.not_in(ENDED))
-        self.looks = Looks(database)
+        self.looks = WorkLooks(database)
         """When `claim` may find something."""
 
     async def claim(self, runner: str, busy: Mapping[str, str]) -> BatchWork | None:

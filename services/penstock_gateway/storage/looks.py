@@ -17,7 +17,7 @@ SLOWER = 1.2
 """Each of those comes so many times later than the one before."""
 
 
-class Looks:
+class WorkLooks:
     """Of one process, at one kind of work."""
 
     def __init__(self, database: Database) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select, update
 from penstock_gateway.storage import looks as module
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.held_batches import HeldBatches
-from penstock_gateway.storage.looks import LOOK_EVERY, SLOWEST, Looks
+from penstock_gateway.storage.looks import LOOK_EVERY, SLOWEST, WorkLooks
 from penstock_gateway.storage.tables import identity, layout
 from tests.gateway.batches.storing import Storing, line
 
@@ -66,7 +66,7 @@ async def test_a_change_that_comes_during_the_look_is_seen(
     monkeypatch: pytest.MonkeyPatch, database: Database, other: Database
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", FOREVER)
-    looks = Looks(database)
+    looks = WorkLooks(database)
     begun = await looks.begin()
     await other.run(write)  # Too late for the look.
     await looks.wait(begun)
@@ -103,7 +103,7 @@ async def test_what_time_brings_is_looked_for_without_a_change(
     monkeypatch: pytest.MonkeyPatch, database: Database
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 0.05)
-    looks = Looks(database)
+    looks = WorkLooks(database)
     await looks.wait(await looks.begin())
 
 
@@ -123,7 +123,7 @@ async def test_where_the_database_does_not_say_idle_looks_become_seldom(
         pauses.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    looks = Looks(Silent())  # type: ignore[arg-type]
+    looks = WorkLooks(Silent())  # type: ignore[arg-type]
     for _ in range(20):
         await looks.wait(await looks.begin())
     looks.found()
