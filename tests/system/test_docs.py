@@ -152,7 +152,7 @@ def seeing(tiny_llava: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def tiny_whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_whisper(tmp_path_factory.mktemp("whisper") / "tiny-whisper")
+    return write_whisper(tmp_path_factory.mktemp("whisper") / "tiny-whisper", 64)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from penstock.prepare import prepare
 from testing import processes
 from testing.processes import MODEL, PENSTOCK, RestartableProcess
 from testing.serving import PATIENCE, wait_until
+from tests.shallow_model import shallow_model
 from tests.system.test_resumed_streams import BODIES, COMPLETIONS, RESUMABLE, Event, computed
 
 pytestmark = [pytest.mark.timeout(900)]
@@ -45,7 +46,7 @@ class Core:
         self.folder = parent / name
         self.folder.mkdir()
         self.endpoint = processes.front_end(self.folder)
-        self._model = prepare(MODEL)
+        self._model = prepare(shallow_model())
         self.engine = processes.engine(self.folder, self._model, FLAGS)
         self.worker = self._worker(isa)
 
@@ -175,14 +176,25 @@ class Stream:
 
 
 def streams(*urls: str) -> list[Stream]:
-    """All kinds of bodies, each of its own length and seed, from each gateway in turn."""
+    """All kinds of bodies, each of its own length and seed, from each gateway in turn. Each begins
+    with its number: equal ones would go to one engine core as long as that has room."""
     made = []
     for number in range(STREAMS):
         url = urls[number % len(urls)]
         path, body = list(BODIES.values())[number % len(BODIES)]
         more = {"max_tokens": 120} if "ignore_eos" in body else {}
-        made.append(Stream(url, path, {"seed": number, **body, **more}))
+        made.append(Stream(url, path, {"seed": number, **numbered(body, number), **more}))
     return made
+
+
+def numbered(body: dict[str, Any], number: int) -> dict[str, Any]:
+    if "messages" in body:
+        system = {"role": "system", "content": f"{number}"}
+        return {**body, "messages": [system, *body["messages"]]}
+    prompt = body["prompt"]
+    if isinstance(prompt, str):
+        return {**body, "prompt": f"{number} {prompt}"}
+    return {**body, "prompt": [f"{number} {each}" for each in prompt]}
 
 
 def disturbed(mixed: Mixed, strike: Callable[[], None], *more: str) -> list[Stream]:
