@@ -1,5 +1,5 @@
 """The default model with its first layers alone: its tokenizer, its chat template, its vocabulary,
-and a third of its work. It writes nonsense, so it is for tests to which it doesn't matter what is
+and a third of its weights. It writes nonsense, so it is for tests to which it doesn't matter what is
 said."""
 
 from __future__ import annotations
@@ -54,6 +54,6 @@ def _make(folder: Path) -> None:
 def _end(header: bytearray, begin: int) -> int:
     """Where a tensor's description ends: length of its name, name, number of dimensions,
     dimensions, type, offset."""
-    (length,) = struct.unpack_from("<Q", header, begin)
-    (dimensions,) = struct.unpack_from("<I", header, begin + 8 + length)
+    length = int(struct.unpack_from("<Q", header, begin)[0])
+    dimensions = int(struct.unpack_from("<I", header, begin + 8 + length)[0])
     return begin + 8 + length + 4 + 8 * dimensions + 4 + 8

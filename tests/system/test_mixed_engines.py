@@ -244,7 +244,7 @@ def check_kinds_differ(mixed: Mixed) -> None:
 def check_parts(mixed: Mixed) -> None:
     """Several prompts, beams and best_of are searched with what answers the first prompt."""
     bodies = [
-        {**body, "prompt": [f"{number} {each}" for each in SEVERAL["prompt"]]}
+        numbered({**body, "prompt": SEVERAL["prompt"]}, number)
         for number in range(6)
         for body in (SEVERAL, BEAMS, {**SEVERAL, "best_of": 8})
     ]
