@@ -1,6 +1,6 @@
 """The default model with its first layers alone: its tokenizer, its chat template, its vocabulary,
-and a third of its weights. It writes nonsense, so it is for tests to which it doesn't matter what is
-said."""
+and a third of its weights. It writes nonsense, so it is for tests to which it doesn't matter what
+is said."""
 
 from __future__ import annotations
 
