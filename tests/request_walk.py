@@ -69,6 +69,7 @@ PRODUCT = (
     "penstock",
     "penstock_bench",
     "penstock_conversion",
+    "penstock_dialects",
     "penstock_engine",
     "penstock_gateway",
     "penstock_kernels",

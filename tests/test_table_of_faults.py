@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 SECTION = re.compile(r"^## (\w+)", re.MULTILINE)
-NAMED = re.compile(r"`([\w/]+\.py)::(test_\w+)`")
+NAMED = re.compile(r"`((?:\.\./)?[\w/]+\.py)::(test_\w+)`")
 
 
 def named() -> list[tuple[str, str]]:
@@ -27,7 +27,7 @@ def test_there_are_rows() -> None:
 def test_the_tests_exist() -> None:
     missing = []
     for file, test in sorted(set(named())):
-        path = TESTS / file
+        path = (TESTS / file).resolve()
         source = path.read_text(encoding="utf-8") if path.exists() else ""
         if not re.search(rf"def {test}\(", source):
             missing.append(f"{file} has no {test}")

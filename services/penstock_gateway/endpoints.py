@@ -10,7 +10,6 @@ from starlette.routing import WebSocketRoute
 from penstock.config.bundled import bundled
 from penstock.config.plugins import ENDPOINTS as PLUGGED
 from penstock_gateway.adapters import endpoint as adapters
-from penstock_gateway.anthropic import endpoint as anthropic
 from penstock_gateway.batches import endpoint as batches
 from penstock_gateway.chat import endpoint as chat
 from penstock_gateway.completions import endpoint as completions
@@ -20,15 +19,7 @@ from penstock_gateway.files import endpoint as files
 from penstock_gateway.fim import endpoint as fim
 from penstock_gateway.http.operations import OperationRoute
 from penstock_gateway.live import endpoint as live
-from penstock_gateway.llamacpp import completion as llama_completion
-from penstock_gateway.llamacpp import embedding as llama_embedding
-from penstock_gateway.llamacpp import infill
-from penstock_gateway.llamacpp import props as llama_props
-from penstock_gateway.message_batches import endpoint as message_batches
 from penstock_gateway.metrics import endpoint as metrics
-from penstock_gateway.ollama import embed as ollama_embed
-from penstock_gateway.ollama import endpoint as ollama
-from penstock_gateway.ollama import models as ollama_models
 from penstock_gateway.pooling import classify, embeddings, pooling, rerank, score
 from penstock_gateway.realtime import endpoint as realtime
 from penstock_gateway.responses import compact
@@ -44,18 +35,10 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     chat.routes,
     completions.routes,
     fim.routes,
-    infill.routes,
-    llama_completion.routes,
-    llama_embedding.routes,
-    llama_props.routes,
     responses.routes,
     response_inputs.routes,
     compact.routes,
     conversations.routes,
-    anthropic.routes,
-    ollama.routes,
-    ollama_embed.routes,
-    ollama_models.routes,
     transcription.routes,
     tokenize.routes,
     tokenizer_info.routes,
@@ -68,7 +51,6 @@ ENDPOINTS: tuple[Callable[[Service], list[OperationRoute]], ...] = (
     classify.routes,
     files.routes,
     batches.routes,
-    message_batches.routes,
     health.routes,
     status.routes,
     live.routes,

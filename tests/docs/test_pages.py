@@ -131,8 +131,8 @@ def test_codes_of_errors_are_those_of_the_code() -> None:
     rows = text_of("docs/guides/api.md").partition("| `code` |")[2].partition("\n\n")[0]
     shown = {code for row in rows.splitlines()[2:] for code in _QUOTED.findall(row.split("|")[1])}
     given = set()
-    ours = ("penstock_gateway", "penstock_platforms", "penstock_receipts", "penstock_rpc")
-    for folder in (*(f"services/{each}" for each in ours), "shared/penstock"):
+    ours = ("dialects", "gateway", "platforms", "receipts", "rpc")
+    for folder in (*(f"services/penstock_{each}" for each in ours), "shared/penstock"):
         for path in (ROOT / folder).rglob("*.py"):
             given |= set(re.findall(r"\bcode=\"(\w+)\"", path.read_text(encoding="utf-8")))
     assert len(shown) > 20

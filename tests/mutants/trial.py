@@ -37,6 +37,7 @@ OWN_MODULES = (
     "penstock",
     "penstock_bench",
     "penstock_conversion",
+    "penstock_dialects",
     "penstock_engine",
     "penstock_gateway",
     "penstock_kernels",

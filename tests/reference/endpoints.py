@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock_gateway.anthropic.request import ConversationFields
-from penstock_gateway.llamacpp.request import LlamaFields
-from penstock_gateway.ollama.request import OllamaFields
+from penstock_dialects.anthropic.request import ConversationFields
+from penstock_dialects.llamacpp.request import LlamaFields
+from penstock_dialects.ollama.request import OllamaFields
 from penstock_gateway.pooling.fields import PoolFields, VectorFields
 from penstock_gateway.request.fields import GenerateFields, RequestFields
 from penstock_gateway.transcription.request import SpeechFields

@@ -16,18 +16,11 @@ from penstock.protocol.common import NamedAdapter
 from penstock.protocol.to_frontend import Welcome
 from penstock.request.chat_params import chat_params
 from penstock.request.generation_config import sampling_defaults
-from penstock_gateway.anthropic.models import (
-    BETA,
-    PAGES,
-    asks_for_anthropics,
-    model_info,
-    model_page,
-    refuse_pages,
-)
 from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
+from penstock_gateway.system.model_views import VIEWS, view_for
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
@@ -87,9 +80,8 @@ LIST = Operation(
     tag="models",
     reply=ModelList,
     query={
-        **PAGES,
         "client_version": ("Codex's own: accepted, without effect.", {"type": "string"}),
-        **BETA,
+        **{name: said for view in VIEWS for name, said in view.of_list.items()},
     },
 )
 # Hub ids hold a slash.
@@ -100,7 +92,7 @@ ONE = Operation(
     tag="models",
     reply=ModelCard,
     statuses=(404,),
-    query=BETA,
+    query={name: said for view in VIEWS for name, said in view.of_one.items()},
 )
 
 
@@ -112,14 +104,16 @@ def routes(service: Service) -> list[OperationRoute]:
         backends = service.models.backends
         # Of several models, those that exist are listed, whatever their state.
         cards = [card for backend in backends for card in _cards(service, backend)]
-        if asks_for_anthropics(request):
-            return _json(model_page(request, cards))
-        refuse_pages(request)
+        view = view_for(request)
+        if view is not None:
+            return _json(view.page(request, cards))
+        for other in VIEWS:
+            other.refuse(request)
         return _json(ModelList(cards))
 
     async def model(request: Request) -> Response:
-        card = one(request)
-        return _json(model_info(card) if asks_for_anthropics(request) else card)
+        card, view = one(request), view_for(request)
+        return _json(card if view is None else view.one(card))
 
     def one(request: Request) -> ModelCard:
         name = request.path_params["name"]

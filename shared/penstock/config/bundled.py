@@ -14,14 +14,27 @@ from penstock.config.plugins import ENDPOINTS
 RECEIPTS = "penstock.receipts"
 """What gives receipts with a key that is in a file. No plug-in brings it."""
 
+MODEL_VIEWS = "penstock.model_views"
+"""How other APIs show the list of models, at the paths of OpenAI's. No plug-in brings one."""
+
 BUNDLED: dict[str, tuple[str, ...]] = {
     ENDPOINTS: (
+        "penstock_dialects.anthropic.endpoint:routes",
+        "penstock_dialects.anthropic.message_batches:routes",
+        "penstock_dialects.llamacpp.completion:routes",
+        "penstock_dialects.llamacpp.embedding:routes",
+        "penstock_dialects.llamacpp.infill:routes",
+        "penstock_dialects.llamacpp.props:routes",
+        "penstock_dialects.ollama.endpoint:routes",
+        "penstock_dialects.ollama.embed:routes",
+        "penstock_dialects.ollama.models:routes",
         "penstock_platforms.cohere:routes",
         "penstock_platforms.tei:routes",
         "penstock_platforms.tgi.endpoint:routes",
         "penstock_platforms.sagemaker:routes",
         "penstock_receipts.endpoint:routes",
     ),
+    MODEL_VIEWS: ("penstock_dialects.anthropic.models:VIEW",),
     RECEIPTS: ("penstock_receipts.desk:kept_desk",),
 }
 

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
+from tests.dialects.anthropic.test_agent_session import take
 from tests.gateway.agents.shapes import AGENTS_BY_NAME, ASKED, CALLED, RESULT, RULES, Agent
-from tests.gateway.anthropic.test_agent_session import take
 from tests.gateway.fake_engine import FakeEngineClient
 from tests.gateway.responses.tool_answers import events_from, said
 from tests.shared.text.test_template_corpus import template_of

@@ -15,7 +15,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.text.as_written import text_of
 from penstock.text.call_arguments import INVALID
 from penstock_gateway.app import create_app
-from tests.gateway.anthropic.asking import said
+from tests.dialects.anthropic.asking import said
 from tests.gateway.chat.known_answers import ANSWERS, CALL, FOREIGN, Said
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config.settings import GatewayConfig
 from penstock_gateway.app import create_app
-from tests.gateway.anthropic.asking import said
+from tests.dialects.anthropic.asking import said
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 
 CALL = '<tool_call>{"name": "look", "arguments": {"x": 1}}</tool_call>'

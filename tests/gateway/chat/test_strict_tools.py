@@ -15,7 +15,7 @@ from penstock.config.settings import GatewayConfig
 from penstock.errors import InvalidRequest
 from penstock_gateway.app import create_app
 from penstock_gateway.chat import answer_grammar
-from tests.gateway.anthropic.asking import said
+from tests.dialects.anthropic.asking import said
 from tests.gateway.fake_engine import MODEL, FakeEngineClient
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

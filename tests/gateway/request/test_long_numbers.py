@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from penstock.errors import InvalidRequest
+from penstock_dialects.ollama.request import OllamaChatRequest
 from penstock_gateway.chat.endpoint import ChatRequest
-from penstock_gateway.ollama.request import OllamaChatRequest
 from penstock_gateway.request.decoding import decode
 
 LONG = "0.12345678901234567890123"
