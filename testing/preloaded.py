@@ -73,6 +73,7 @@ MODULES = (
     "penstock.supervisor.system",
     "penstock_engine.process",
     "penstock_gateway.process",
+    "penstock_grammars.compiler",
     "penstock_worker.attention.pictures_apart",
     "penstock_worker.extensions",
     "penstock_worker.forward.cpu.backend",

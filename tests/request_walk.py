@@ -72,6 +72,7 @@ PRODUCT = (
     "penstock_dialects",
     "penstock_engine",
     "penstock_gateway",
+    "penstock_grammars",
     "penstock_kernels",
     "penstock_planning",
     "penstock_platforms",

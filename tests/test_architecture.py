@@ -40,6 +40,7 @@ def loaded_after(statement: str) -> set[str]:
         "import penstock.cli.main",
         "import penstock_bench.command, penstock_bench.load.run, penstock_bench.offline",
         "import penstock_conversion.commands.merge, penstock_conversion.commands.quantize",
+        "import penstock_grammars.compiler, penstock_grammars.fork_server",
         "import penstock_planning.commands.plan, penstock_planning.plan.command",
         "import penstock_ray.driver",
         "import penstock_receipts.command, penstock_receipts.desk",

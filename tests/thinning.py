@@ -109,7 +109,7 @@ LONGEST = (
     "tests/deploy/test_haproxy_system.py",
     "tests/system/test_adapters.py",
     "tests/system/test_recurrent.py",
-    "tests/worker/grammar/test_grammars_default.py",
+    "tests/grammars/test_grammars_default.py",
     "tests/system/test_library.py",
     "tests/system/test_invariance.py",
     "tests/system/test_supervisor.py",

@@ -40,6 +40,7 @@ OWN_MODULES = (
     "penstock_dialects",
     "penstock_engine",
     "penstock_gateway",
+    "penstock_grammars",
     "penstock_kernels",
     "penstock_planning",
     "penstock_platforms",

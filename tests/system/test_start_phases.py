@@ -119,9 +119,9 @@ def test_a_folder_that_is_gone_stops_no_start(tmp_path: Path) -> None:
 
 
 def test_no_worker_imports_before_it_is_ready_what_rewrites_schemas() -> None:
-    late = "penstock_worker.grammar_text.compile", "penstock_worker.grammar_text.schemas.served"
+    late = "penstock_grammars.compile", "penstock_grammars.schemas.served"
     code = (
-        "import sys; import penstock_worker.loading.load;"
+        "import sys; import penstock_worker.loading.load, penstock_grammars.compiler;"
         f"print([name for name in {late!r} if name in sys.modules])"
     )
     done = subprocess.run(

@@ -19,7 +19,7 @@ from penstock_worker.attention.interface import CacheShape
 from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import choose
 from penstock_worker.speculation.drafting import Drafting, Proposer

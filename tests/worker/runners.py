@@ -19,7 +19,7 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.interface import Forward
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.sampler import Sampler
 from penstock_worker.sampler.interface import HostSampler

@@ -23,9 +23,9 @@ from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.protocol.to_worker import NewSequence, Plan, ToWorker
 from penstock.protocol.worker_resources import MAX_COMPILING, CompileGrammar, DropGrammar
 from penstock_worker.batch.slots import PlanError
+from penstock_worker.grammar.errors import GrammarError, GrammarUnavailable, TokenRefused
 from penstock_worker.grammar.interface import Compile, Compiled, Matcher
 from penstock_worker.grammar.mask import Mask
-from penstock_worker.grammar_text.errors import GrammarError, GrammarUnavailable, TokenRefused
 from penstock_worker.machine.priority import step_back
 from penstock_worker.steps.feature import StepFeature
 

@@ -35,3 +35,21 @@ class Compiled(Protocol):
 
 Compile = Callable[[Grammar], Compiled]
 """Raises GrammarError or GrammarUnavailable. Called from several threads."""
+
+
+class GrammarCompiler(Protocol):
+    """Compiles the grammars of one model, for as long as its worker lives."""
+
+    def __call__(self, definition: Grammar) -> Compiled:
+        """See `Compile`."""
+
+    def load(self) -> None:
+        """Loads the library unless it is there, and keeps Python's lock meanwhile. Raises nothing:
+        what has failed is what compiling says."""
+
+    def start_trials(self) -> None:
+        """Starts processes that compiling needs. Returns at once; to be called from a thread that
+        lives as long as the worker does."""
+
+    def close(self) -> None:
+        """Ends the processes. Not to be used any more."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from penstock.config.bundled import GRAMMARS, bundled
 from penstock.config.settings import TransportSettings
 from penstock.errors import StartupError
 from penstock.model.media_facts import alignment_of
@@ -24,8 +25,8 @@ from penstock_worker.alignment.slots import alignments, can_align
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe, Forward, Recipe
-from penstock_worker.grammar import SlotGrammars
-from penstock_worker.grammar.compiler import Compiler
+from penstock_worker.grammar.grammars import SlotGrammars
+from penstock_worker.grammar.interface import GrammarCompiler
 from penstock_worker.loading.calculated_scales import check_calculated
 from penstock_worker.loading.computable import check_computable, told_to_the_operator
 from penstock_worker.loading.fingerprint import arithmetic, fingerprint
@@ -272,7 +273,8 @@ def _memory_of(recipe: Recipe) -> dict[str, str]:
 
 
 def _grammars(prepared: PreparedModel, setup: Setup, ranks: Ranks) -> SlotGrammars:
-    compiler = Compiler(
+    (made,) = bundled(GRAMMARS)
+    compiler: GrammarCompiler = made(
         Path(setup.model_dir) / "tokenizer.json",
         prepared.config.vocab_size,
         prepared.generation.eos_token_ids,

@@ -11,7 +11,7 @@ from penstock.model.speculation import DraftMethod, SpeculativeConfig
 from penstock.process import logs
 from penstock.protocol.to_worker import FetchKV, Plan, Setup, SlotWork
 from penstock_worker.batch.slots import Slots
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.parallel.place import RankPlace
 from penstock_worker.speculation.drafting import Drafting, Proposer, proposed_otherwise
 from penstock_worker.speculation.lookup import (

@@ -12,7 +12,7 @@ from penstock.process import logs
 from penstock_worker.batch.logits import Logits
 from penstock_worker.batch.slots import Slots
 from penstock_worker.device.queue import DeviceQueue
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.interface import QueuedSampler, found

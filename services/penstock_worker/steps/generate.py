@@ -30,7 +30,7 @@ from penstock_worker.batch.prepare_inputs import prepare_inputs
 from penstock_worker.batch.slots import Slot, Slots
 from penstock_worker.device.queue import DeviceQueue
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.interface import HostSamples, QueuedSampler, found

@@ -14,7 +14,7 @@ from penstock.protocol.from_worker import SlotResult
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.inputs import NO_DRAFTS, Drafts
 from penstock_worker.batch.slots import Slot, Slots
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.grammar.mask import Mask
 from penstock_worker.sampler import SampledToken, SampleRequest
 from penstock_worker.sampler.interface import QueuedSamples

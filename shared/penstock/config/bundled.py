@@ -11,6 +11,9 @@ from typing import Any
 
 from penstock.config.plugins import ENDPOINTS
 
+GRAMMARS = "penstock.grammars"
+"""What compiles grammars, a `GrammarCompiler` of the worker's. No plug-in brings one."""
+
 RECEIPTS = "penstock.receipts"
 """What gives receipts with a key that is in a file. No plug-in brings it."""
 
@@ -34,6 +37,7 @@ BUNDLED: dict[str, tuple[str, ...]] = {
         "penstock_platforms.sagemaker:routes",
         "penstock_receipts.endpoint:routes",
     ),
+    GRAMMARS: ("penstock_grammars.compiler:Compiler",),
     MODEL_VIEWS: ("penstock_dialects.anthropic.models:VIEW",),
     RECEIPTS: ("penstock_receipts.desk:kept_desk",),
 }

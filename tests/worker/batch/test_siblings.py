@@ -10,7 +10,7 @@ from penstock.protocol.common import LogitsAdjustments, Pooling, TokenSampling
 from penstock.protocol.from_worker import Result
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError, SlotBounds, Slots
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.driver import make_runner

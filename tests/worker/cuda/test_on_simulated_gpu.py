@@ -19,7 +19,7 @@ from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.forward import buckets
 from penstock_worker.forward.buckets import buckets_of
 from penstock_worker.forward.captures import CUDACaptures
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.sampler.device import DeviceSampler
 from penstock_worker.steps.errors import OutOfDeviceMemory
 from testing.model_configs import varied

@@ -15,7 +15,7 @@ from penstock.model.prepared_model import WeightFiles
 from penstock.protocol.common import LogitsAdjustments, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, Setup, SlotWork
 from penstock_worker.forward.buckets import buckets_of
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.loading import load as loading
 from penstock_worker.parallel.errors import GroupLost
 from penstock_worker.parallel.ranks import Ranks

@@ -14,7 +14,7 @@ from penstock_worker.attention.reference import ReferenceAttention
 from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.metrics.phases import Phases, Unwatched
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.sampler import ReferenceSampler

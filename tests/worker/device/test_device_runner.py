@@ -10,7 +10,7 @@ import torch
 from penstock.protocol.common import LogitsAdjustments, TokenLogprobs, TokenSampling
 from penstock.protocol.to_worker import Copy, NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.runner import StepRunner

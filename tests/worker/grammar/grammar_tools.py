@@ -11,8 +11,8 @@ import numpy as np
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
 from penstock.protocol.worker_resources import CompileGrammar
-from penstock_worker.grammar import GrammarError, SlotGrammars
-from penstock_worker.grammar_text.errors import TokenRefused
+from penstock_worker.grammar.errors import GrammarError, TokenRefused
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.steps.feature import StepFeatures
 
 EVEN = Grammar("lark", "even")

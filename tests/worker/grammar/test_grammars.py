@@ -14,8 +14,8 @@ import torch
 from penstock.protocol.common import Grammar, TokenSampling
 from penstock.protocol.to_worker import NewSequence, Plan, SlotWork
 from penstock_worker.batch.slots import PlanError
-from penstock_worker.grammar import SlotGrammars
 from penstock_worker.grammar import grammars as grammars_module
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.steps.runner import StepRunner
 from tests.worker.checkpoints import TINY

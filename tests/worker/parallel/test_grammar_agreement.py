@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from penstock.model.prepared_model import WeightFiles
-from penstock_worker.grammar import Compile
+from penstock_worker.grammar.interface import Compile
 from penstock_worker.parallel.ranks import Ranks
 from tests.worker.checkpoints import TINY, load_model, tiny_files
 from tests.worker.driver import Driver, Job, make_runner
@@ -30,7 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> WeightFiles:
 
 @pytest.fixture(scope="module")
 def alone(files: WeightFiles) -> list[list[int]]:
-    from penstock_worker.grammar import SlotGrammars
+    from penstock_worker.grammar.grammars import SlotGrammars
 
     grammars = SlotGrammars(Evens(TINY.vocab_size), budget=20.0)
     assert compile_now(grammars, 1, EVEN) is None

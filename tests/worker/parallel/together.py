@@ -20,7 +20,8 @@ from penstock_worker.batch.block_copies import BlockCopies
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import HostQueue
 from penstock_worker.forward.reference import ReferenceForward
-from penstock_worker.grammar import Compile, SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
+from penstock_worker.grammar.interface import Compile
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.group import Group
 from penstock_worker.parallel.place import RankPlace

@@ -11,7 +11,7 @@ import torch
 from penstock.model.speculation import SpeculativeConfig
 from penstock.protocol.to_worker import SlotWork
 from penstock_worker.batch.slots import Slots
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.speculation.choose import lookup_proposer
 from penstock_worker.speculation.drafting import Proposer

@@ -49,7 +49,7 @@ from penstock.protocol.worker_resources import (
 from penstock_worker.batch.inputs import Drafts
 from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.forward.interface import Batch
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.loading.load import features_of, load
 from penstock_worker.models.decoder import DecoderModel
 from penstock_worker.parallel.place import RankPlace

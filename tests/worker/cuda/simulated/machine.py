@@ -16,7 +16,7 @@ from penstock_worker.batch.slots import SlotBounds, Slots
 from penstock_worker.device.queue import queue_of
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import DeviceRecipe
-from penstock_worker.grammar import SlotGrammars
+from penstock_worker.grammar.grammars import SlotGrammars
 from penstock_worker.loading.device import DeviceParts, load_on_device
 from penstock_worker.metrics.phases import Phases
 from penstock_worker.sampler.memory import SamplerMemory
