@@ -71,6 +71,7 @@ PRODUCT = (
     "penstock_conversion",
     "penstock_dialects",
     "penstock_engine",
+    "penstock_families",
     "penstock_gateway",
     "penstock_grammars",
     "penstock_kernels",

@@ -39,6 +39,7 @@ OWN_MODULES = (
     "penstock_conversion",
     "penstock_dialects",
     "penstock_engine",
+    "penstock_families",
     "penstock_gateway",
     "penstock_grammars",
     "penstock_kernels",

@@ -67,7 +67,7 @@ def _of_mmproj(path: str, part: Part) -> tuple[dict[str, StoredTensor], TowerNam
 
 def mmproj_names(file: GGUFFile, part: Part) -> TowerNames:
     """Returns the names that an mmproj file has for a tower's tensors."""
-    from penstock.prepare.mmproj import EARS, KINDS
+    from penstock.prepare.mmproj.reading import EARS, KINDS
 
     if part == "audio":
         kinds = [str(file.metadata.get(f"clip.{of}projector_type")) for of in ("audio.", "")]

@@ -7,9 +7,15 @@ itself, so that `--plugins` says nothing of them.
 from __future__ import annotations
 
 import importlib
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
-from penstock.config.plugins import ENDPOINTS
+from penstock.config.plugins import ENDPOINTS, FAMILIES
+
+VISION_FAMILIES = "penstock.vision_families"
+MMPROJ_KINDS = "penstock.mmproj_kinds"
+"""Packages whose modules define some, as those of FAMILIES do. No plug-in brings any."""
 
 GRAMMARS = "penstock.grammars"
 """What compiles grammars, a `GrammarCompiler` of the worker's. No plug-in brings one."""
@@ -37,6 +43,9 @@ BUNDLED: dict[str, tuple[str, ...]] = {
         "penstock_platforms.sagemaker:routes",
         "penstock_receipts.endpoint:routes",
     ),
+    FAMILIES: ("penstock_families",),
+    VISION_FAMILIES: ("penstock_families.vision",),
+    MMPROJ_KINDS: ("penstock_families.mmproj",),
     GRAMMARS: ("penstock_grammars.compiler:Compiler",),
     MODEL_VIEWS: ("penstock_dialects.anthropic.models:VIEW",),
     RECEIPTS: ("penstock_receipts.desk:kept_desk",),
@@ -46,6 +55,19 @@ BUNDLED: dict[str, tuple[str, ...]] = {
 def bundled(group: str) -> list[Any]:
     """Imports and returns what they bring to the group."""
     return [named(place) for place in BUNDLED[group]]
+
+
+def defining(package: str, group: str, *, but: str) -> list[ModuleType]:
+    """Imports and returns the modules of a package of the core and of those that bring more to the
+    group, without their subpackages.  but: the module that asks."""
+    packages = (package, *BUNDLED[group])
+    names = [
+        f"{each}.{found.name}"
+        for each in packages
+        for found in iter_modules(importlib.import_module(each).__path__)
+        if not found.ispkg
+    ]
+    return [importlib.import_module(name) for name in names if name != but]
 
 
 def named(place: str) -> Any:

@@ -6,25 +6,25 @@ only the one that its manifest names.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 
 from penstock.config import plugins
+from penstock.config.bundled import BUNDLED
 from penstock.config.plugins import BrokenPlugin, Plugin
 from penstock.errors import StartupError
 from penstock.families.family import Family
 
 _KNOWN: dict[str, Family] = {}
 """Families whose modules were named, by their names."""
-_MODULE = re.compile(r"penstock\.families\.\w+")
+_PACKAGES = ("penstock.families", *BUNDLED[plugins.FAMILIES])
 
 
 def know_family(name: str, module: str) -> None:
     """Imports the family of a prepared model from the module that defines it. Does nothing where
     there is no such module, or where it defines another: `family_named` looks everywhere then."""
-    if name in _KNOWN or not _MODULE.fullmatch(module):
+    if name in _KNOWN or module.rpartition(".")[0] not in _PACKAGES:
         return
     try:
         defined = vars(import_module(module)).values()

@@ -1,22 +1,16 @@
-"""Served model families: all that the modules of this package define and that config.json has a
-class for. Those with a vision tower are in penstock.families.vision.served.
+"""Served model families: all that the modules of this package and of the bundled ones define and
+that config.json has a class for. Those with a vision tower are in penstock.families.vision.served.
 
 Importing this imports every family. Readers of prepared models use `finding`, which imports one.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-from penstock import families
+from penstock.config.bundled import defining
+from penstock.config.plugins import FAMILIES as GROUP
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.hearing import AudioFamily
 
 AnyFamily = Family | EncoderFamily | AudioFamily
-_MODULES = [
-    import_module(f"{families.__name__}.{each.name}")
-    for each in iter_modules(families.__path__)
-    if not each.ispkg and f"{families.__name__}.{each.name}" != __name__
-]
+_MODULES = defining("penstock.families", GROUP, but=__name__)
 _FOUND: list[AnyFamily] = [
     each for module in _MODULES for each in vars(module).values() if isinstance(each, AnyFamily)
 ]

@@ -31,7 +31,7 @@ from penstock.prepare.gguf_encoders import (
     read_encoder,
 )
 from penstock.prepare.gguf_tokenizer import BuiltTokenizer, build_tokenizer
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from penstock.prepare.overrides import overridden_metadata
 
 

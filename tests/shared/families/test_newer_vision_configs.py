@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families.vision.deepseek_ocr2 import NECK_NORM
 from penstock.formats.fields import Fields
 from penstock.model.attention_spec import LatentSpec
 from penstock.model.config import ModelConfig
@@ -28,6 +27,7 @@ from penstock.model.tower_spec import (
     WindowSpec,
 )
 from penstock.prepare.hub_config import read_config
+from penstock_families.vision.deepseek_ocr2 import NECK_NORM
 from tests.shared.families.release_configs import releases
 from tests.shared.releases.reading import RELEASES
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from penstock.errors import UnsupportedModel
-from penstock.families.baichuan import BAICHUAN, BAICHUAN2, SECOND_VOCABULARY
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.qwen import QWEN
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.prepare.hub_config import read_config
+from penstock_families.baichuan import BAICHUAN, BAICHUAN2, SECOND_VOCABULARY
 from tests.shared.releases.reading import RELEASES
 
 KEYS = {

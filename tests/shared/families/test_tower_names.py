@@ -8,7 +8,7 @@ from penstock.families.family import TowerFamily
 from penstock.families.served import AUDIO_FAMILIES
 from penstock.families.tower_names import TowerNames, beginning, file_names, namer, under
 from penstock.families.vision.served import VISION_FAMILIES
-from penstock.prepare.mmproj import EARS, KINDS
+from penstock.prepare.mmproj.reading import EARS, KINDS
 
 NAMES = under(
     "tower",

@@ -16,7 +16,7 @@ from penstock.model.prepared_model import WeightFiles
 from penstock.model.sound_facts import BlockMel, PairedMel
 from penstock.model.transcription_facts import SpokenChat
 from penstock.prepare.gguf_config import read_config
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL
 from penstock_worker.models.decoder import DecoderModel

@@ -16,7 +16,7 @@ import torch
 from penstock.formats.gguf import GGUFFile
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.gguf_config import read_config
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from penstock_worker.media.encoder import MediaEncodings
 from penstock_worker.media.hearing import AudioModel, Hearing, open_audio_tower
 from penstock_worker.media.interface import MEL

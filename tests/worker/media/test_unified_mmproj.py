@@ -21,7 +21,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
 from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.gguf_config import read_config
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from penstock_worker.media.hearing import MEL, AudioModel, open_audio_tower
 from tests.shared.media.media_tokenizer import OF_VIDEOS, tokenizer
 from tests.worker.audio.hearing_cases import SAMPLES

@@ -19,7 +19,7 @@ from penstock.forms.pixels import Pixels
 from penstock.model.config import ModelConfig
 from penstock.model.media_facts import MediaFacts
 from penstock.model.prepared_model import WeightFiles
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from penstock_worker.media.hearing import AudioModel, open_audio_tower
 from penstock_worker.media.interface import MEL as MEL_NAME
 from penstock_worker.vision.vision_model import VisionModel, open_tower

@@ -34,7 +34,7 @@ from penstock.model.projector_spec import PoolProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare import load_manifest, prepare
 from penstock.prepare.gguf_config import read_config
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from testing.tiny_models import write_gguf, write_hub_folder
 from tests.shared.media.media_tokenizer import HEARD, JANUS, OF_VIDEOS, OMNI_2_5, tokenizer
 from tests.worker.driver import Driver

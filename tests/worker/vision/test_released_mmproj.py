@@ -20,7 +20,7 @@ from penstock.forms.windowed import WindowedImages
 from penstock.model.prepared_model import WeightFiles
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
 from penstock.prepare.gguf_config import read_config
-from penstock.prepare.mmproj import read_mmproj
+from penstock.prepare.mmproj.reading import read_mmproj
 from tests.shared.media.media_tokenizer import MINIMAX, OF_VIDEOS, STEP, tokenizer
 from tests.worker.vision.mmproj_writer import write_mmproj, write_text_half
 from tests.worker.vision.newer_cases import ANYRES

@@ -11,7 +11,7 @@ import torch
 from penstock.errors import UnsupportedModel
 from penstock_worker.weights.further_tokens import FURTHER, add_further_tokens
 from penstock_worker.weights.stored import StoredTensor
-from tests.shared.families.test_molmo_configs import read
+from tests.families.test_molmo_configs import read
 
 CONFIG = read(
     text_config__vocab_size=5,

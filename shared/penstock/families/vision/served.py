@@ -1,17 +1,14 @@
-"""Served vision families: all that the modules of this package define.
+"""Served vision families: all that the modules of this package and of the bundled ones define.
 
 The decoder after a tower is one of penstock.families.served.FAMILIES.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-from penstock.families import vision
+from penstock.config.bundled import VISION_FAMILIES as GROUP
+from penstock.config.bundled import defining
 from penstock.families.vision.reading import VisionFamily
 
-_NAMES = (f"{vision.__name__}.{each.name}" for each in iter_modules(vision.__path__))
-_MODULES = [vars(import_module(name)) for name in _NAMES if name != __name__]
-_FOUND = [each for own in _MODULES for each in own.values() if isinstance(each, VisionFamily)]
+_MODULES = defining("penstock.families.vision", GROUP, but=__name__)
+_FOUND = [each for own in _MODULES for each in vars(own).values() if isinstance(each, VisionFamily)]
 
 VISION_FAMILIES: dict[str, VisionFamily] = {
     each.name: each for each in sorted(_FOUND, key=lambda each: each.known_as.casefold())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TypeVar
 
 import msgspec
 
+from penstock.config.bundled import MMPROJ_KINDS, defining
 from penstock.errors import UnsupportedModel
 from penstock.formats.fields import Fields, keys_below
 from penstock.formats.gguf import GGUFFile
@@ -22,14 +21,11 @@ _Kind = TypeVar("_Kind", MmprojKind, MmprojEars)
 
 
 def _defined(kind: type[_Kind]) -> dict[str, _Kind]:
-    """Returns all that the modules of this package define, by name."""
-    package = __name__.rpartition(".")[0]
-    modules = [f"{package}.{each.name}" for each in iter_modules([str(Path(__file__).parent)])]
+    """Returns all that the modules of this package and of the bundled ones define, by name."""
     found = [
         each
-        for module in modules
-        if module != __name__
-        for each in vars(import_module(module)).values()
+        for module in defining("penstock.prepare.mmproj", MMPROJ_KINDS, but=__name__)
+        for each in vars(module).values()
         if isinstance(each, kind)
     ]
     return {each.name: each for each in sorted(found, key=lambda each: each.name)}

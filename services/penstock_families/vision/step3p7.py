@@ -14,7 +14,6 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
-from penstock.families.step3p5 import STEP3P5
 from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
 from penstock.families.vision.reading import (
@@ -37,6 +36,7 @@ from penstock.model.media_facts import KindFacts
 from penstock.model.projector_form import QUARTER
 from penstock.model.projector_spec import HalvingProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
+from penstock_families.step3p5 import STEP3P5
 
 OF_MAKERS = {"width": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
 """The makers' keys of the tower's section, and transformers'."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD
-from penstock.families.vision.minimax_m3 import BEGIN as MINIMAX_BEGIN
-from penstock.families.vision.minimax_m3 import END as MINIMAX_END
 from penstock.families.vision.reading import MAX_WIDTH
 from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import TwiceProjector
@@ -14,6 +12,8 @@ from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pic
 from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.qwen_vl import FRAMES, merge_of, pixel_bounds
 from penstock.prepare.mmproj.videos import as_of_release
+from penstock_families.vision.minimax_m3 import BEGIN as MINIMAX_BEGIN
+from penstock_families.vision.minimax_m3 import END as MINIMAX_END
 
 PICTURE, VIDEO = "]<]image[>[", "]<]video[>["
 HUB_CLASS = "MiniMaxM3SparseForConditionalGeneration"

@@ -8,7 +8,6 @@ multilingual multimodality", 2025.
 from __future__ import annotations
 
 from penstock.errors import UnsupportedModel
-from penstock.families.cohere import COHERE, COHERE2
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import CLIP_TOWER, PROJECTOR, TWO, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
@@ -27,6 +26,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import TowerSpec, VisionSpec
+from penstock_families.cohere import COHERE, COHERE2
 
 MAX_FACTOR = 16
 COMMAND_TOWER: dict[str, object] = {

@@ -4,7 +4,6 @@ table of positions."""
 from __future__ import annotations
 
 from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD
-from penstock.families.vision.paddleocr_vl import PROJECTOR_NORM
 from penstock.forms.patches import PatchImages
 from penstock.model.projector_spec import MergerProjector
 from penstock.model.tower_spec import RotaryPositions, VisionSpec
@@ -12,6 +11,7 @@ from penstock.prepare.mmproj.common_names import PROJECTOR, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.qwen_vl import merge_of, patch_tower, pixel_bounds
+from penstock_families.vision.paddleocr_vl import PROJECTOR_NORM
 
 TOKEN = "<|IMAGE_PLACEHOLDER|>"
 PIXELS = (384 * 384, 1536 * 1536)

@@ -13,7 +13,6 @@ from penstock.errors import UnsupportedModel
 from penstock.families import bounds
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
-from penstock.families.dots1 import DOTS1
 from penstock.families.family import Family
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import IN_LLAMA, TowerNames, under
@@ -43,6 +42,7 @@ from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, N
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_form import QUARTER
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, WindowSpec
+from penstock_families.dots1 import DOTS1
 
 OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 """What the makers' files say of latents, which there are none of."""

@@ -11,8 +11,6 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.tower_names import TowerNames, under
-from penstock.families.vision.deepseek_ocr import CLIP_NORM
-from penstock.families.vision.deepseek_ocr2 import NECK, NECK_NORM
 from penstock.families.vision.image_processor import HALF
 from penstock.families.vision.pictures import MAX_TILES
 from penstock.families.vision.reading import MAX_HEADS, MAX_SIDE, MAX_WIDTH, bounded, heads
@@ -30,6 +28,8 @@ from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec, W
 from penstock.prepare.mmproj.common_names import IN_LAYER, TOWER
 from penstock.prepare.mmproj.file import MAX_LAYERS, Kinds, MmprojFile, MmprojTokens, as_written
 from penstock.prepare.mmproj.kinds import MmprojKind
+from penstock_families.vision.deepseek_ocr import CLIP_NORM
+from penstock_families.vision.deepseek_ocr2 import NECK, NECK_NORM
 
 WHOLE = (2, 5, 8, 11)
 """Layers that attend to a whole tile."""

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from penstock.families.vision.image_processor import HALF
-from penstock.families.vision.lfm2_vl import BEGIN as NAFLEX_BEGIN
-from penstock.families.vision.lfm2_vl import END as NAFLEX_END
-from penstock.families.vision.lfm2_vl import MAX_FACTOR
-from penstock.families.vision.lfm2_vl import PROJECTOR_NORM as NAFLEX_NORM
 from penstock.families.vision.reading import bounded
 from penstock.forms.naflex import NaflexImages
 from penstock.model.projector_spec import SquareMLPProjector
@@ -14,6 +10,10 @@ from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock.prepare.mmproj.common_names import PROJECTOR, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.kinds import MmprojKind
+from penstock_families.vision.lfm2_vl import BEGIN as NAFLEX_BEGIN
+from penstock_families.vision.lfm2_vl import END as NAFLEX_END
+from penstock_families.vision.lfm2_vl import MAX_FACTOR
+from penstock_families.vision.lfm2_vl import PROJECTOR_NORM as NAFLEX_NORM
 
 
 def lfm2_vl(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

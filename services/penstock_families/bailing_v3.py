@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
-from penstock.families.bailing import NAMES as BAILING
-from penstock.families.bailing import sigmoid_experts
 from penstock.families.deepseek import NAMES as LATENT
 from penstock.families.deepseek import latent_model
 from penstock.families.family import Family
@@ -20,6 +18,8 @@ from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
+from penstock_families.bailing import NAMES as BAILING
+from penstock_families.bailing import sigmoid_experts
 
 ONLY: dict[str, object] = {
     "group_norm_size": 1,

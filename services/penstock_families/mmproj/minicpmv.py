@@ -11,18 +11,6 @@ import msgspec
 
 from penstock.families.tower_names import TowerNames, under
 from penstock.families.vision.image_processor import HALF
-from penstock.families.vision.minicpmv import PLACEHOLDER, QUERIES, SLICE_NUMBER
-from penstock.families.vision.minicpmv import TOKEN as OLDER_TOKEN
-from penstock.families.vision.minicpmv import positions as older_positions
-from penstock.families.vision.minicpmv import projector as resampler
-from penstock.families.vision.minicpmv4_6 import (
-    MOST_FRAMES,
-    each_second,
-    merging,
-    of_sliced,
-    positions,
-    projector,
-)
 from penstock.formats.fields import Fields
 from penstock.forms.sliced import SlicedImages
 from penstock.model.media_facts import KindFacts
@@ -31,6 +19,18 @@ from penstock.prepare.mmproj.common_names import IN_LAYER, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, side_of_table
 from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.videos import with_videos
+from penstock_families.vision.minicpmv import PLACEHOLDER, QUERIES, SLICE_NUMBER
+from penstock_families.vision.minicpmv import TOKEN as OLDER_TOKEN
+from penstock_families.vision.minicpmv import positions as older_positions
+from penstock_families.vision.minicpmv import projector as resampler
+from penstock_families.vision.minicpmv4_6 import (
+    MOST_FRAMES,
+    each_second,
+    merging,
+    of_sliced,
+    positions,
+    projector,
+)
 
 TOKEN = "<|image_pad|>"
 FACTORS = (4, 2)

@@ -15,8 +15,8 @@ from penstock.forms.sliced import SlicedImages
 from penstock.model.projector_spec import ResamplerProjector
 from penstock.model.tower_spec import LearnedPositions
 from penstock.prepare.media import read_media
+from tests.families.test_multi_modality_configs import read
 from tests.shared.families.release_configs import release
-from tests.shared.families.test_multi_modality_configs import read
 from tests.shared.media.media_tokenizer import tokenizer
 from tests.shared.media.minicpm_pictures import MARK, MiniCPMPictures
 

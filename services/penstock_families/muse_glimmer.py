@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.families import hub_reading as hub
-from penstock.families.afmoe import GATE
 from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.tensor_names import TensorNames
@@ -21,6 +20,7 @@ from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec, NormSpec
 from penstock.model.rope_spec import RopeSpec
+from penstock_families.afmoe import GATE
 
 ROPES = "layer_rope_theta"
 OUTPUT_EPS = 1e-8

@@ -12,8 +12,6 @@ import msgspec
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import CLIP_MODEL, TowerNames, under
-from penstock.families.vision.deepseek_ocr2 import NECK, NECK_NORM, SAM, SAM_DEFAULTS, sam_tower
-from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS, check_siglip, least_of, square_of
 from penstock.families.vision.image_processor import CLIP_MEAN, CLIP_STD, ImageSettings, pixels_of
 from penstock.families.vision.internvl import square
 from penstock.families.vision.reading import (
@@ -31,6 +29,8 @@ from penstock.model.config import ModelConfig
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import TwoTowersProjector
 from penstock.model.tower_spec import VisionSpec
+from penstock_families.vision.deepseek_ocr2 import NECK, NECK_NORM, SAM, SAM_DEFAULTS, sam_tower
+from penstock_families.vision.deepseek_vl import TEXT_DEFAULTS, check_siglip, least_of, square_of
 
 SECOND = "high_res_vision_config"
 

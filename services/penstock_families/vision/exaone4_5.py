@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from penstock.errors import UnsupportedModel
-from penstock.families.exaone4 import EXAONE4
 from penstock.families.tower_names import QWEN
 from penstock.families.vision.pictures import merged_patches
 from penstock.families.vision.qwen_vl import read_tower, videos
@@ -17,6 +16,7 @@ from penstock.families.vision.reading import TextHalf, Videos, VisionFamily
 from penstock.formats.fields import Fields
 from penstock.model.config import ModelConfig
 from penstock.model.tower_spec import VisionSpec
+from penstock_families.exaone4 import EXAONE4
 
 DEFAULTS: dict[str, object] = {
     "vocab_size": 102_400,

@@ -17,14 +17,14 @@ from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.recurrent_reading import gguf_per_layer
 from penstock.families.source import GGUFSource, HubSource, decoder
-from penstock.families.step3p5 import GATES as GATES_NAME
-from penstock.families.step3p5 import gguf_experts
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec
 from penstock.model.rope_spec import RopeSpec
+from penstock_families.step3p5 import GATES as GATES_NAME
+from penstock_families.step3p5 import gguf_experts
 
 GATES = ("per-head", "per_head", True)
 """What `gating` and `gating_types` call a gate of each head."""

@@ -10,19 +10,6 @@ from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import CLIP, IMAGE_NEWLINE, IN_CLIP, under
-from penstock.families.vision.deepseek_ocr2 import (
-    BEHIND,
-    NECK_NORM,
-    SAM,
-    TEXT_DEFAULTS,
-    WIDTHS,
-    WITHOUT_LATENTS,
-    channels_of,
-    document,
-    of_makers,
-    sam_of_makers,
-    sam_tower,
-)
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -40,6 +27,19 @@ from penstock.model.document_spec import PageLayersSpec, PageProjector
 from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.tower_spec import VisionSpec
+from penstock_families.vision.deepseek_ocr2 import (
+    BEHIND,
+    NECK_NORM,
+    SAM,
+    TEXT_DEFAULTS,
+    WIDTHS,
+    WITHOUT_LATENTS,
+    channels_of,
+    document,
+    of_makers,
+    sam_of_makers,
+    sam_tower,
+)
 
 CLIP_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
 

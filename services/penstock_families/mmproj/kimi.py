@@ -9,7 +9,6 @@ from typing import Any
 
 from penstock.errors import UnsupportedModel
 from penstock.families.vision.image_processor import HALF
-from penstock.families.vision.kimi_k25 import EPS
 from penstock.families.vision.qwen_vl import MAX_MERGE
 from penstock.families.vision.reading import MAX_SIDE, bounded
 from penstock.forms.patches import PatchImages
@@ -20,6 +19,7 @@ from penstock.prepare.mmproj.common_names import PROJECTOR, TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures, side_of_table
 from penstock.prepare.mmproj.kinds import MmprojKind
 from penstock.prepare.mmproj.qwen_vl import MAX_PICTURE
+from penstock_families.vision.kimi_k25 import EPS
 
 TOKEN = "<|media_pad|>"
 MOST_SIDE = 512

@@ -18,9 +18,7 @@ from penstock.families.bounds import layer_count
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import IN_BLOCK, under
-from penstock.families.vision.deepseek_vl import OF_MEAN, least_of
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
-from penstock.families.vision.janus import BEGIN, END, PLACEHOLDER
 from penstock.families.vision.llava import LLAMA_DEFAULTS
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -41,6 +39,8 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock_families.vision.deepseek_vl import OF_MEAN, least_of
+from penstock_families.vision.janus import BEGIN, END, PLACEHOLDER
 
 LARGE: dict[str, object] = {
     "width": 1024,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from penstock.families import hub_reading as hub
 from penstock.families import recurrent_reading as recurrent
 from penstock.families.family import Family
-from penstock.families.olmo2 import NAMES
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.attention_spec import AttentionSpec
@@ -18,6 +17,7 @@ from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import LayerSpec, NormSpec
 from penstock.model.recurrent_spec import GatedDeltaSpec, RecurrentSpec
 from penstock.model.rope_spec import RopeSpec
+from penstock_families.olmo2 import NAMES
 
 OF_TRAINING = (
     "linear_a_log_min",

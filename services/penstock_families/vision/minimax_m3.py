@@ -16,7 +16,6 @@ from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
 from penstock.families.media_tokens import MediaTokens
-from penstock.families.minimax_m3 import MINIMAX_M3
 from penstock.families.tower_names import CLIP, PROJECTOR, TWO, TowerNames, tower, under
 from penstock.families.vision.image_processor import ImageSettings, pixels_of
 from penstock.families.vision.pictures import in_patches
@@ -43,6 +42,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import TwiceProjector
 from penstock.model.tower_spec import RotaryPositions, TowerSpec, VisionSpec
+from penstock_families.minimax_m3 import MINIMAX_M3
 
 MAX_TOGETHER = 4096
 """Groups of frames that see one another, at most."""

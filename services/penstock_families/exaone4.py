@@ -17,13 +17,13 @@ from penstock.families.deepseek import NAMES as EXPERT_NAMES
 from penstock.families.deepseek import gguf_experts
 from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata
-from penstock.families.olmo2 import NAMES
 from penstock.families.source import GGUFSource, HubSource, Source, decoder, of_gguf, of_hub
 from penstock.families.tensor_names import TensorNames
 from penstock.formats.fields import Fields
 from penstock.model.attention_spec import AttentionSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock_families.olmo2 import NAMES
 
 
 def _exaone3(source: Source) -> ModelConfig:

@@ -11,7 +11,6 @@ import math
 from penstock.errors import UnsupportedModel
 from penstock.families import hub_reading as hub
 from penstock.families.bounds import layer_count
-from penstock.families.lfm2 import LFM2, LFM2_MOE
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import CLIP_TOWER, TWO, under
 from penstock.families.vision.image_processor import MAX_EDGE, ImageSettings, pixels_of
@@ -35,6 +34,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock_families.lfm2 import LFM2, LFM2_MOE
 
 PROJECTOR_NORM = NormSpec(kind="layer", eps=1e-5, bias=True)
 MAX_FACTOR = 64

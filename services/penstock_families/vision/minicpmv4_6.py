@@ -14,7 +14,6 @@ from penstock.families.media_tokens import MediaTokens
 from penstock.families.qwen3_next import QWEN3_5
 from penstock.families.tower_names import CLIP, IN_CLIP, TWO, TowerNames, tower, under
 from penstock.families.vision.image_processor import ImageSettings
-from penstock.families.vision.minicpmv import numbered, sliced
 from penstock.families.vision.reading import (
     MAX_WIDTH,
     TextHalf,
@@ -33,6 +32,7 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import SquareMLPProjector
 from penstock.model.tower_spec import LearnedPositions, MergingSpec, TowerSpec, VisionSpec
+from penstock_families.vision.minicpmv import numbered, sliced
 
 SIDE = 2
 """Patches in a row of a square that becomes one, in the tower and after it."""

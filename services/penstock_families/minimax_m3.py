@@ -15,7 +15,6 @@ from penstock.families.deepseek import MAX_SIZE
 from penstock.families.family import Family
 from penstock.families.gguf_reading import GGUFMetadata, rounded
 from penstock.families.gpt_oss import CLAMP
-from penstock.families.minimax_m2 import SIGMOID
 from penstock.families.mistral import MIXTRAL_MODULES
 from penstock.families.qwen3 import GGUF_NAMES
 from penstock.families.tensor_names import TensorNames
@@ -24,6 +23,7 @@ from penstock.model.attention_spec import AttentionSpec
 from penstock.model.block_index_spec import BlockIndexSpec
 from penstock.model.config import ModelConfig
 from penstock.model.layer_spec import ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec
+from penstock_families.minimax_m2 import SIGMOID
 
 ALPHA = 1.702
 """Factor of the gate in the activation's sigmoid, in all releases."""

@@ -14,8 +14,6 @@ from penstock.families.bounds import layer_count
 from penstock.families.llama import LLAMA
 from penstock.families.media_tokens import MediaTokens
 from penstock.families.tower_names import CLIP_MODEL, under
-from penstock.families.vision import deepseek_vl
-from penstock.families.vision.deepseek_vl import TEXT_DEFAULTS
 from penstock.families.vision.image_processor import ImageSettings
 from penstock.families.vision.reading import (
     MAX_PATCH,
@@ -35,6 +33,8 @@ from penstock.model.layer_spec import NormSpec
 from penstock.model.media_facts import KindFacts
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions, TowerSpec, VisionSpec
+from penstock_families.vision import deepseek_vl
+from penstock_families.vision.deepseek_vl import TEXT_DEFAULTS
 
 USUAL: dict[str, object] = {
     "hidden_size": 1024,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.families.vision.deepseek_vl import SMALLEST_SIDE
 from penstock.families.vision.image_processor import HALF
-from penstock.families.vision.janus import BEGIN as JANUS_BEGIN
-from penstock.families.vision.janus import END as JANUS_END
-from penstock.families.vision.janus import PLACEHOLDER as JANUS_TOKEN
 from penstock.forms.fixed import FixedImages
 from penstock.model.projector_spec import MLPProjector
 from penstock.model.tower_spec import LearnedPositions, VisionSpec
 from penstock.prepare.mmproj.common_names import TOWER
 from penstock.prepare.mmproj.file import Kinds, MmprojFile, MmprojTokens, of_pictures
 from penstock.prepare.mmproj.kinds import MmprojKind
+from penstock_families.vision.deepseek_vl import SMALLEST_SIDE
+from penstock_families.vision.janus import BEGIN as JANUS_BEGIN
+from penstock_families.vision.janus import END as JANUS_END
+from penstock_families.vision.janus import PLACEHOLDER as JANUS_TOKEN
 
 
 def janus_pro(found: MmprojFile, tokens: MmprojTokens) -> tuple[VisionSpec, Kinds]:

@@ -9,8 +9,8 @@ import pytest
 from penstock.errors import UnsupportedModel
 from penstock.model.layer_spec import NormSpec
 from penstock.model.projector_spec import SquareMLPProjector
+from tests.families.test_multi_modality_configs import read
 from tests.shared.families.release_configs import release
-from tests.shared.families.test_multi_modality_configs import read
 
 TEXT: dict[str, Any] = {
     "attention_bias": False,

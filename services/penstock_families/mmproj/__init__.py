@@ -1,0 +1,1 @@
+"""Kinds of mmproj files, as those of `penstock.prepare.mmproj`."""

@@ -1,0 +1,1 @@
+"""Models that see, as those of `penstock.families.vision`."""
