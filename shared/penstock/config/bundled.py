@@ -7,7 +7,6 @@ itself, so that `--plugins` says nothing of them.
 from __future__ import annotations
 
 import importlib
-from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -60,6 +59,8 @@ def bundled(group: str) -> list[Any]:
 def defining(package: str, group: str, *, but: str) -> list[ModuleType]:
     """Imports and returns the modules of a package of the core and of those that bring more to the
     group, without their subpackages.  but: the module that asks."""
+    from pkgutil import iter_modules  # Not above: few of those who ask for a part look for modules.
+
     packages = (package, *BUNDLED[group])
     names = [
         f"{each}.{found.name}"
