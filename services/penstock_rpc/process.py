@@ -17,12 +17,12 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.listener import GRPC_FLAGS
 from penstock.process import logs
+from penstock.process.memory import COLLECT_AFTER
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
 from penstock_gateway.http import access_log
 from penstock_gateway.models.reach import ReachedModels, reach_models
-from penstock_gateway.process import COLLECT_AFTER
 from penstock_gateway.service import Service
 from penstock_gateway.storage.store import Store
 from penstock_gateway.system.admin import serving
