@@ -112,7 +112,7 @@ def main() -> int:
 
 def exceeds(parts: Iterable[dict[str, Any]], seconds: float) -> bool:
     """Whether a rehearsal's parts took more processor seconds than the call has. Says how many."""
-    computed = sum(part.get("processor_seconds", 0.0) for part in parts)
+    computed = sum(float(part.get("processor_seconds", 0.0)) for part in parts)
     say(f"{computed:.0f} processor seconds in all parts, of {seconds:.0f}")
     return computed > seconds
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import importlib.machinery
 import json
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_five_kernels_are_counted_where_ncu_is_there(
     ncu = tmp_path / "ncu"
     ncu.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncat {tmp_path}/said\nexit {status}\n')
     ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(counters.shutil, "which", lambda name: str(ncu))
+    monkeypatch.setattr(shutil, "which", lambda name: str(ncu))
     part = EVERY_PART["counters"]
     run(Job(part, tmp_path, tmp_path, 30.0, DRY))
     found = json.loads(part_file(tmp_path, part.name).read_text())

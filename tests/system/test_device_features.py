@@ -22,9 +22,10 @@ from testing.model_configs import llama_config
 from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.adapter_folders import random_factors, write_peft
 from tests.worker.checkpoints import tiny_tensors
-from tests.worker.cuda.test_cpu_experts import CONVERSIONS, Quantising
+from tests.worker.cuda.test_cpu_experts import Quantising
 from tests.worker.models.family_cases import CASES as FAMILIES
 from tests.worker.models.gguf_writing import write as write_gguf
+from tests.worker.models.test_gguf_families import CONVERSIONS
 from tests.worker.models.test_parity_families import make_theirs
 from tests.worker.quantised_cases import CASES as QUANTISED
 from tests.worker.quantised_checkpoints import SIZES, write_checkpoint

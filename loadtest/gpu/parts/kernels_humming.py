@@ -7,6 +7,7 @@ uses: this measures whether it should be. Here nothing is compiled before a card
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 from collections.abc import Iterator
@@ -94,15 +95,17 @@ def product(form: Form, rows: int, outputs: int, inputs: int, *, invariant: bool
 
 def quantised(form: Form, outputs: int, inputs: int, device: torch.device) -> tuple[Any, Tensor]:
     """Returns Humming's layer, and the matrix that it was made from."""
-    from humming.layer import HummingLayer
-
     weight = drawn(device, outputs, inputs)
-    layer = HummingLayer(
-        shape_n=outputs,
-        shape_k=inputs,
-        weight_config=dict(form.config),
-        torch_dtype=torch.bfloat16,
-    ).to(device)
+    layer = (
+        importlib.import_module(f"{MODULE}.layer")
+        .HummingLayer(
+            shape_n=outputs,
+            shape_k=inputs,
+            weight_config=dict(form.config),
+            torch_dtype=torch.bfloat16,
+        )
+        .to(device)
+    )
     layer.load_from_unquantized(weight)
     layer.transform()
     return layer, weight
