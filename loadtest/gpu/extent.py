@@ -132,6 +132,7 @@ class Extent:
     )
     """Numbers of rows whose products are held against one another."""
     promising: int = 64  # requests whose answers are held against one another, of a large model
+    promising_tokens: int = 32  # of each
     promised: int = 192  # tokens of an answer across a worker's death
     tests: tuple[str, ...] = ("tests/kernels/triton", "tests/worker/cuda*", "tests/worker/device")
     test_arguments: tuple[str, ...] = ("-m", "not packaged_model")
@@ -194,6 +195,7 @@ DRY = Extent(
     alike=(5, 64, 128),
     alike_rows=(1, 2, 5),
     promising=2,
+    promising_tokens=1,
     promised=5,
     tests=("tests/kernels/triton/test_rounding.py",),
     test_arguments=("--maxfail=3",),

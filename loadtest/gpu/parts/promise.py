@@ -51,7 +51,7 @@ async def compare_large(job: Job) -> None:
     are."""
     extent, name = job.extent, job.model
     asked = requests(extent.promising, 2, extent.longest, job.config.vocab_size)
-    prompts, length = [one.prompt for one in asked], extent.short
+    prompts, length = [one.prompt for one in asked], extent.promising_tokens
     more = {"load_format": "dummy", "enable_prefix_caching": True}
     async with served(job, name, job.model_folder(), prompts, length, **more) as llm:
         together = await answers(llm, prompts, length)
