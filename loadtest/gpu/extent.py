@@ -92,6 +92,7 @@ class Extent:
     mixed_modes: tuple[Mode, ...] = (Mode(CAPTURED, ()), Mode(LAUNCHED, (), enforce_eager=True))
     peer: tuple[int, ...] = (256, 64, 8, 1)  # batches of torch's own decode steps
     stored_blocks: int = 512  # of 16 tokens, that leave the device and come back
+    behind_stored: int = 16  # tokens that are generated behind blocks that came back
     q4_k: Shape = LLAMA_8B_GGUF
     """Llama-3.1-8B's, with norms of queries and keys beside it."""
     mixture: Mixture = QWEN3_30B
@@ -178,6 +179,7 @@ DRY = Extent(
     mixed_steps=2,
     peer=(2, 1),
     stored_blocks=3,
+    behind_stored=2,
     q4_k=Shape("qwen3", 1, 256, 2, 1, 128, 256),
     mixture=Mixture(1, 128, 2, 1, 64, 128, 4, 2, 320),
     filed_layers=1,

@@ -22,8 +22,6 @@ from penstock_worker.stores.tier import StoreTier
 
 PATIENCE = 60.0
 """Seconds for whatever goes on beside steps."""
-ANSWER = 16
-"""Tokens that are generated behind blocks that came back."""
 UNBOUNDED = 2**40
 
 
@@ -92,7 +90,7 @@ def worker(job: Job, folder: Path, **kept: Any) -> AbstractContextManager[Any]:
 
 def setup(job: Job, folder: Path, **kept: Any) -> Setup:
     """The setup of one sequence, and of blocks that come back beside its own."""
-    tokens = (job.extent.stored_blocks + 2) * BLOCK + ANSWER
+    tokens = (job.extent.stored_blocks + 2) * BLOCK + job.extent.behind_stored
     mode = Mode(CAPTURED, (1,), enforce_eager=True)
     plain = setup_of(
         job.extent, folder, mode, job.device.type, slots=1, longest=tokens, tokens=2 * tokens
@@ -159,7 +157,7 @@ def answer(job: Job, runner: Any, blocks: range) -> list[Any]:
     own = [*blocks, count, count + 1]
     start = count * BLOCK
     new = _sequence(job, own, tokens=start + 1)
-    for step in range(1, ANSWER + 1):
+    for step in range(1, job.extent.behind_stored + 1):
         work = [SlotWork(0, start + step - 1, 1)]
         result = runner.begin(Plan(step, step - 1, [], [new] if step == 1 else [], work)).result()
         _healthy(result)
