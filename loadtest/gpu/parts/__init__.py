@@ -46,8 +46,8 @@ HOST = Part("steps-1-host", f"{_HERE}.whole_files", 32, model=1)
 TORCH = Part("torch-0", f"{_HERE}.torch_peer", 10, model=0)
 PROMISE = Part("promise-0", f"{_HERE}.promise", 28, model=0)
 SERVED = Part("end-to-end-0", f"{_HERE}.end_to_end", 125, model=0)
-SERVED_SMALL = Part("end-to-end-1", f"{_HERE}.end_to_end", 40, model=1)
-STORED = Part("stored-kv", f"{_HERE}.stored_kv", 28, model=1)
+SERVED_SMALL = Part("end-to-end-1", f"{_HERE}.end_to_end", 38, model=1)
+STORED = Part("stored-kv", f"{_HERE}.stored_kv", 30, model=1)
 
 PARTS = (
     Part("works", f"{_HERE}.works", 180),
