@@ -103,6 +103,7 @@ class Way:
     """Of requests whose answers are computed again."""
     max_loras: int = 0
     """Adapters at a time; 0: none are served."""
+    cpu_experts: str = "off"
 
 
 class System:
@@ -221,6 +222,7 @@ def make_facts(folder: Path, numerics: Numerics, way: Way, tokenizer: bytes) -> 
             threads=way.threads,
             batch_invariant=numerics.batch_invariant,
             enforce_eager=way.eager,
+            cpu_experts=way.cpu_experts,
         ),
         cache=CacheSettings(
             kv_block_size=way.block_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadtest.report.table import sections
-from penstock.model.expert_room import KV_SHARE, STEP_SHARE, THREAD_OPERATIONS
+from penstock.model.expert_room import COPY_PASSES, KV_SHARE, STEP_SHARE, THREAD_OPERATIONS
 from penstock.recommend import beside_card
 from penstock.recommend.beside_card import (
     BesideCard,
@@ -126,6 +126,7 @@ def _assumptions() -> str:
         ["share of its arithmetic in bfloat16", f"{ARITHMETIC_SHARE:g}"],
         ["share of the bus's standard that copies reach", f"{beside_card.LINK_SHARE:g}"],
         ["share of the host's memory rate", f"{beside_card.HOST_SHARE:g}"],
+        ["times that a copied byte passes the host's memory", f"{COPY_PASSES}"],
         ["operations per second of a thread, 10^12", f"{THREAD_OPERATIONS / 1e12:g}"],
         ["µs of a way between card and host, beside its bytes", f"{beside_card.HAND_OVER * 1e6:g}"],
         [

@@ -183,6 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _model(name: str) -> tuple[Description, float, PlacedModel | None]:
     """A model that is on this machine. Raises ModelNotFound, UnsupportedModel, InvalidRequest."""
+    from penstock.cli.processes import expert_bytes
     from penstock.prepare import load_manifest, prepare
     from penstock.prepare.describe import describe
     from penstock_planning.plan.beside import placed_model
@@ -193,7 +194,8 @@ def _model(name: str) -> tuple[Description, float, PlacedModel | None]:
     folder = prepare(name, fetch="never")
     model = load_manifest(folder)
     known, operations = size_of(describe(folder, model), model)
-    return known, operations, placed_model(known, model.decoder)
+    held = None if known.experts is None else expert_bytes(model)
+    return known, operations, placed_model(known, model.decoder, held)
 
 
 def _tell(words: str) -> None:

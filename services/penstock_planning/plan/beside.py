@@ -9,7 +9,7 @@ import msgspec
 from penstock.errors import InvalidRequest
 from penstock.model.config import ModelConfig
 from penstock.model.expert_places import expert_counts, number_of
-from penstock.prepare.describe import Description
+from penstock.prepare.describe import Description, ExpertBytes
 from penstock.recommend.beside_card import (
     BesideCard,
     ExpertShape,
@@ -23,8 +23,8 @@ from penstock_planning.simulate.cost import StepCost
 
 CONTEXT = 4096
 """Tokens that there is to be room for, at least."""
-STREAMS, PROMPT = 32, 2048
-"""Sequences, and tokens of a prompt, up to which costs are linear."""
+POINTS = tuple(sorted({round(2 ** (number / 4)) for number in range(56)}))
+"""Tokens of steps that are reckoned: of others, costs are between those of their neighbours."""
 
 
 def parse_host(text: str) -> HostFigures:
@@ -43,9 +43,14 @@ def parse_host(text: str) -> HostFigures:
         ) from None
 
 
-def placed_model(known: Description, config: ModelConfig) -> PlacedModel | None:
-    """Returns what estimates go by; None for a model without experts. All weights count as many
-    bytes as they have on average."""
+def placed_model(
+    known: Description, config: ModelConfig, held: ExpertBytes | None = None
+) -> PlacedModel | None:
+    """Returns what estimates go by; None for a model without experts.
+
+    `held`: what experts take. None: unknown, and all weights count as many bytes as they have on
+    average in the files.
+    """
     if known.experts is None or not known.parameters:
         return None
     layers = [each for each, count in enumerate(expert_counts(config)) if count]
@@ -56,17 +61,22 @@ def placed_model(known: Description, config: ModelConfig) -> PlacedModel | None:
     matrices = 3 if feed_forward.gated else 2
     width = spec.width(config.hidden_size)
     weights = matrices * width * spec.inner
+    count = len(layers) * spec.count
+    if held is None:
+        size = round(each * weights) * count
+        held = ExpertBytes(size, size)
     shape = ExpertShape(
         layers=len(layers),
         count=spec.count,
         active=spec.active,
-        nbytes=round(each * weights),
+        nbytes=round(held.host / count),
         weights=weights,
         width=width,
         shared=round(each * matrices * config.hidden_size * spec.shared_inner),
     )
-    rest = max(0, known.size - shape.size)
-    return PlacedModel(config.num_layers, rest, rest, known.kv_bytes_per_token, shape)
+    rest = max(0, known.size - held.file)
+    kv, share = known.kv_bytes_per_token, held.file / held.host
+    return PlacedModel(config.num_layers, rest, rest, kv, shape, share)
 
 
 @dataclass(frozen=True)
@@ -105,33 +115,32 @@ def beside_plan(
             param="cpu_experts",
         )
     room, beside = placed.room, BesideCard(model, card, host, placed.on_host)
-    on_card = round((most - placed.on_host) * model.experts.count * model.experts.nbytes)
+    each = model.experts.count * model.experts.nbytes * model.card_share
+    on_card = round((most - placed.on_host) * each)
     left = room.usable - room.steps - room.rest - room.copies - on_card
     return BesidePlan(
         cost=_cost(beside),
         placed=placed,
         blocks=max(1, min(10_000_000, left // max(1, model.kv_per_token * block_size))),
         words=f"experts of {placed.on_host} of {most} layers on the host ({host.bandwidth:,.0f} "
-        f"GB/s, {host.threads} threads, {card.link:,.0f} GB/s to it); linear between 1 and "
-        f"{STREAMS} sequences, and up to prompts of {PROMPT:,} tokens",
+        f"GB/s, {host.threads} threads, {card.link:,.0f} GB/s to it)",
     )
 
 
 def _cost(beside: BesideCard) -> StepCost:
-    """Returns chords of what steps take: by sequences, as these need more experts one after
-    another, and by a prompt's tokens."""
-    one, many, prompt = (
-        1000 * beside.step(tokens, sequences, 0).whole
-        for tokens, sequences in ((1, 1), (STREAMS, STREAMS), (PROMPT, 1))
-    )
-    token = max(0.0, (prompt - one) / (PROMPT - 1))
-    sequence = max(0.0, (many - one) / (STREAMS - 1) - token)
-    context = 1024
-    read = 1000 * (beside.step(1, 1, context).whole - beside.step(1, 1, 0).whole) / context
+    """Returns what steps take by their tokens, whose experts are what costs most, and to read the
+    keys and values of sequences, all of which a step waits for."""
+    curve, least, experts = [], 0.0, beside.model.experts
+    # The last step whose experts aren't copied may take longer than larger ones.
+    last = -(-beside.threshold * experts.count // experts.active) - 1
+    for tokens in sorted({*POINTS, max(1, last), last + 1}):
+        least = max(least, 1000 * beside.step(tokens, tokens, 0).whole - beside.card.overhead)
+        curve.append((tokens, least))
     return StepCost(
-        base_ms=max(0.0, one - token - sequence - beside.card.overhead),
-        token_ms=token,
-        sequence_ms=sequence,
-        read_ms=max(0.0, read),
+        base_ms=0.0,
+        token_ms=0.0,
+        sequence_ms=0.0,
+        read_ms=1000 * beside.seconds_of_kv(1),
         overhead_ms=beside.card.overhead,
+        curve=tuple(curve),
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -31,7 +34,11 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
     spread: of how many times as long as that a step takes, quantiles at even distances; each step
     draws one of them. Empty: exactly as long.  by_size: the same by the length of a step, where
-    that is known: short ones vary more."""
+    that is known: short ones vary more.
+
+    curve: pairs of tokens, ascending, and of milliseconds of a step that computes so many, for what
+    isn't linear: a mixture's steps read more of its experts the more tokens they have, and never
+    more than all. Between two pairs, and beyond the last ones, it is linear."""
 
     base_ms: float = 5.0
     token_ms: float = 0.1
@@ -45,6 +52,7 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     hidden_ms: float = 0.0
     spread: tuple[float, ...] = ()
     by_size: tuple[SizeSpread, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
 
     def spread_of(self, seconds: float) -> tuple[float, ...]:
         """The spread of a step that takes so long without it."""
@@ -77,7 +85,16 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
             + self.adapter_ms * adapters
             + self.adapted_ms * adapted
             + self.read_ms * reads
+            + self._on_curve(tokens)
         )
+
+    def _on_curve(self, tokens: int) -> float:
+        """Returns milliseconds."""
+        if not self.curve:
+            return 0.0
+        last = bisect_right(self.curve, tokens, 1, len(self.curve) - 1, key=itemgetter(0))
+        (before, low), (after, high) = self.curve[last - 1], self.curve[last]
+        return max(0.0, low + (high - low) * (tokens - before) / (after - before))
 
 
 NUMBERS = tuple(name for name in StepCost.__struct_fields__ if name.endswith("_ms"))
@@ -101,6 +118,8 @@ LEAST_MS, MOST_MS = 1e-9, 60_000.0
 """What a part of a step may cost, if it costs anything."""
 LEAST_STEP_MS = 0.001
 """What a step of one token takes at least."""
+MOST_PAIRS = 64
+"""Of a curve."""
 NAMES = ", ".join(name.removesuffix("_ms") for name in NUMBERS)
 
 
@@ -114,11 +133,26 @@ def check_cost(cost: StepCost, source: str) -> None:
                 f"step takes 0 to {MOST_MS:,.0f} ms",
                 param="step_cost",
             )
+    _check_curve(cost.curve, source)
     step = 1000 * cost.seconds(1, 1, 1, reads=1)
     if not step >= LEAST_STEP_MS:
         raise InvalidRequest(
             f"{source}: a step of one token takes {step:g} ms; at least {LEAST_STEP_MS:g} ms are "
             "allowed",
+            param="step_cost",
+        )
+
+
+def _check_curve(curve: tuple[tuple[int, float], ...], source: str) -> None:
+    """Raises InvalidRequest."""
+    if not curve:
+        return
+    rises = all(first[0] < second[0] and first[1] <= second[1] for first, second in pairwise(curve))
+    bounded = all(tokens >= 1 and 0 <= value <= MOST_MS for tokens, value in curve)
+    if not (1 < len(curve) <= MOST_PAIRS and rises and bounded):
+        raise InvalidRequest(
+            f"{source}: curve has 2 to {MOST_PAIRS} pairs of tokens, from 1 on and ascending, and "
+            f"of milliseconds, 0 to {MOST_MS:,.0f}, which don't fall",
             param="step_cost",
         )
 

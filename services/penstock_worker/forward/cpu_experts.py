@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +12,6 @@ from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.expert_places import ExpertPlaces, expert_counts, host_places
 from penstock.model.expert_room import layers_on_host
-from penstock.model.kv_layout import KVGroup
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
@@ -22,11 +21,14 @@ from penstock_kernels.triton.rowwise.cpu_activations import CPU_KINDS
 from penstock_worker.device.memory import memory_of
 from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward.expert_room import (
+    Cache,
+    LayerBytes,
     card_room,
     copies_on_card,
-    sizes_on_card,
+    layer_bytes,
 )
 from penstock_worker.layers.level_experts import ExpertHost
+from penstock_worker.machine.memory import free_memory, mib
 from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.parallel.ranks import Ranks
 from penstock_worker.steps.feature import StepFeature
@@ -59,13 +61,14 @@ def expert_host(
     threads: int,
     device: torch.device,
     ranks: Ranks,
-    blocks: tuple[int, Sequence[KVGroup]],
+    cache: Cache,
+    beside: Callable[[], int],
 ) -> ExpertHost | None:
     """Returns what loads the experts of the model's layers; None: `cpu_experts` is off. Has the CPU
     kernels use the instruction set whose bits the card has, in this process. Raises StartupError
     for a model, or other settings, that it doesn't fit.
 
-    `blocks`: bytes of a KV block, and its groups.
+    `beside`: returns what else the card will hold, see CardRoom.
     """
     if setup.cpu_experts == OFF:
         return None
@@ -78,43 +81,61 @@ def expert_host(
         use_bits_of_groups()
     except ImportError as error:
         raise StartupError(f"cpu_experts is {setup.cpu_experts}: {error}") from error
+    found = _Sizes.of(config, prepared)
     on_host = _on_host(places)
     if setup.cpu_experts == AUTO:
-        on_host = on_host[: _chosen(setup, config, prepared, device, on_host, blocks)]
+        on_host = on_host[: _chosen(setup, found, device, cache, beside())]
+    _check_host(found.layers[: len(on_host)])
     return ExpertHost(device, threads, frozenset(on_host))
 
 
-def _chosen(
-    setup: Setup,
-    config: ModelConfig,
-    prepared: PreparedModel,
-    device: torch.device,
-    layers: Sequence[str],
-    blocks: tuple[int, Sequence[KVGroup]],
-) -> int:
-    """Returns of how many of the layers, from the first one on, the experts don't fit the card."""
-    tensors = gguf_tensors(prepared.weights.files, config)
-    counts = dict(zip(_prefixes(layers), filter(None, expert_counts(config)), strict=True))
-    sizes, rest = sizes_on_card(tensors, list(counts))
+@dataclass(frozen=True)
+class _Sizes:
+    """What is to be divided, bytes."""
+
+    layers: list[LayerBytes]
+    """Of layers that have experts."""
+    rest: int
+    copies: int
+    """For experts that are copied to the card."""
+
+    @staticmethod
+    def of(config: ModelConfig, prepared: PreparedModel) -> _Sizes:
+        """Reads the files' headers."""
+        tensors = gguf_tensors(prepared.weights.files, config)
+        numbered = {f"layers.{n}.mlp.experts.": c for n, c in enumerate(expert_counts(config)) if c}
+        layers, rest = layer_bytes(tensors, list(numbered))
+        return _Sizes(layers, rest, copies_on_card(tensors, numbered))
+
+
+def _chosen(setup: Setup, found: _Sizes, device: torch.device, cache: Cache, beside: int) -> int:
+    """Returns of how many layers, from the first one on, the experts don't fit the card."""
     on_card = device.type == "cuda"
     share = setup.gpu_memory_utilization if on_card else setup.kv_memory_fraction
-    room = card_room(setup, memory_of(device), share, rest, *blocks)
+    room = card_room(setup, memory_of(device), share, found.rest, cache, beside)
+    sizes = [each.card for each in found.layers]
     count = layers_on_host(sizes, room.experts)
     if count:
-        room = replace(room, copies=copies_on_card(tensors, counts))
+        room = replace(room, copies=found.copies)
         count = layers_on_host(sizes, room.experts)
     log.info(
         "cpu_experts is chosen by the card's memory",
         layers_on_the_host=count,
-        layers=len(layers),
+        layers=len(sizes),
         card=str(room),
     )
     return count
 
 
-def _prefixes(layers: Sequence[str]) -> list[str]:
-    """Returns how the names of the layers' experts begin."""
-    return [f"{layer}.experts." for layer in layers]
+def _check_host(layers: Sequence[LayerBytes]) -> None:
+    """Raises StartupError where the host's memory has no room for these layers' experts."""
+    needed, free = sum(each.host for each in layers), free_memory()
+    if needed > free:
+        raise StartupError(
+            f"cpu_experts: the routed experts of {len(layers)} layers take {mib(needed)} in the "
+            f"CPU kernels' layout, and {mib(free)} are free in the host's memory; allowed are fewer"
+            " layers"
+        )
 
 
 def _on_host(places: ExpertPlaces) -> list[str]:

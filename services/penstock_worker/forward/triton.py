@@ -6,7 +6,9 @@ With TRITON_INTERPRET=1 all of it runs on the CPU in Triton's interpreter: slow,
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -42,6 +44,7 @@ from penstock_worker.forward.common_mechanisms import COMMON
 from penstock_worker.forward.cpu_experts import HandOver, expert_host
 from penstock_worker.forward.decoded_part import encoder_obstacle
 from penstock_worker.forward.device import capability, compute_device, device_name
+from penstock_worker.forward.expert_room import Cache, beside_bytes
 from penstock_worker.forward.interface import Batch, DeviceBuild, DeviceRecipe, Unable, require
 from penstock_worker.forward.purpose import LOGITS, Purpose
 from penstock_worker.forward.rehearsal import MediaSteps
@@ -123,12 +126,14 @@ def recipe(
     if obstacle is not None:
         raise Unable(obstacle)
     flash = choose_flash(setup, shard.own, shape, dtype, device)
-    host = expert_host(setup, config, prepared, threads, device, ranks, (block_bytes, groups))
+    adaptable = purpose.adaptable(config, setup)
+    media = ModelMedia(prepared, setup, ranks, dtype, device, joins_spans=False)
+    kv = Cache(block_bytes, groups)
+    beside = partial(beside_bytes, setup, prepared, kv, adaptable, media.encodings)
+    host = expert_host(setup, config, prepared, threads, device, ranks, kv, beside)
     if host is not None and host.on_host:
         setup = msgspec.structs.replace(setup, enforce_eager=True)
-    adaptable = purpose.adaptable(config, setup)
     adapters = None if adaptable is None else DeviceAdapters(adaptable, setup, dtype, Cut(shard))
-    media = ModelMedia(prepared, setup, ranks, dtype, device, joins_spans=False)
     aux_hidden = aux_hidden_for(config, setup)
 
     def build() -> DeviceBuild:
@@ -168,6 +173,7 @@ def recipe(
             aux_hidden,
             None if held is None else MediaSteps(held.sections, held.whole_spans),
             flash=flash.library,
+            on_trial=nullcontext if host is None else host.trial.on,
         )
         return with_scales(built, weights)
 

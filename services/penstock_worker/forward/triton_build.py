@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +73,8 @@ class TritonBuild:
     """Scales of the KV cache, for each layer; none: all are 1."""
     flash: FlashAttention | None = None
     """What computes long chunks; None: nothing else does."""
+    on_trial: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What is open while dummy steps run."""
 
     def __call__(self, blocks: int) -> TritonForward:
         forward = self._forward(blocks)
@@ -142,10 +146,11 @@ class TritonBuild:
             adapters=None if adapters is None else adapters.on_all(len(counts)),
         )
         rows = np.arange(self._most_wanted if wanted is None else wanted) % tokens
-        if self.states is None:
-            return self._forward(1).logits(batch, rows)
-        with self.states.rehearsed([before] * len(counts)):
-            return self._forward(1).logits(batch, rows)
+        with self.on_trial():
+            if self.states is None:
+                return self._forward(1).logits(batch, rows)
+            with self.states.rehearsed([before] * len(counts)):
+                return self._forward(1).logits(batch, rows)
 
     def run_alone(self, batch: Batch, blocks: int) -> TritonAttention:
         """Computes one step of new sequences, over a cache of so many blocks that is returned."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,12 +37,11 @@ class PinnedRows:
         held = (self._rows, self._results, self._chosen, self._shares)
         return sum(each.nbytes for each in held)
 
-    def compute(self, experts: CPUExperts, given: RoutedRows, out: Tensor, lane: HostLane) -> None:
-        """Has the host compute rows, whose results go to `out`, [rows, width] float32 on the
-        device. Waits for the device. A part of the lane's work."""
+    def compute(self, experts: CPUExperts, given: HandedRows, lane: HostLane) -> None:
+        """Has the host compute rows. Waits for the device. A part of the lane's work."""
         counts, side = lane.counts, lane.side
-        for first in range(0, len(given.hidden), MOST_ROWS):
-            here = slice(first, min(first + MOST_ROWS, len(given.hidden)))
+        for first in range(0, len(given), MOST_ROWS):
+            here = slice(first, min(first + MOST_ROWS, len(given)))
             there = slice(0, here.stop - here.start)
             begun = side.mark()
             for held, sent in zip(
@@ -58,10 +58,10 @@ class PinnedRows:
             self._results.numpy()[there] = self._computed(experts, there)
             counts.host_seconds += time.perf_counter() - before
             begun = side.mark()
-            out[here].copy_(self._results[there], non_blocking=True)
+            given.put(here, self._results[there])
             lane.up = begun, side.mark()
-            counts.up_bytes += out[here].nbytes
-        counts.host_rows += given.chosen.numel()
+            counts.up_bytes += self._results[there].nbytes
+            counts.host_rows += self._chosen[there].numel()
 
     def _computed(self, experts: CPUExperts, there: slice) -> np.ndarray:
         rows, found, shares = (
@@ -72,9 +72,24 @@ class PinnedRows:
         return experts(rows, found, shares)
 
 
+class HandedRows(Protocol):
+    """Rows that the host is to compute, on the device. What a part of them takes there doesn't
+    depend on how many there are."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def part(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns some rows, [n, width] float32, their experts, [n, active] int32, and shares, [n,
+        active] float32."""
+
+    def put(self, rows: slice, results: Tensor) -> None:
+        """Queues the way of results, [n, width] float32 on the host, to the device."""
+
+
 @dataclass(frozen=True)
 class RoutedRows:
-    """Rows with their experts, on the device."""
+    """Rows with all their experts."""
 
     hidden: Tensor
     """[rows, width], of any float dtype."""
@@ -82,17 +97,48 @@ class RoutedRows:
     """[rows, active] int32, ascending."""
     shares: Tensor
     """[rows, active] float32."""
+    out: Tensor
+    """[rows, width] float32, for results."""
+
+    def __len__(self) -> int:
+        return len(self.hidden)
 
     def part(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns some rows as they go to the host."""
+        """As HandedRows has it."""
         return self.hidden[rows].float(), self.chosen[rows], self.shares[rows]
 
-    def of_pairs(self, pairs: Tensor) -> RoutedRows:
-        """Returns a row for each of these pairs, [n] int64, with one expert each, whose share is
-        1: the kernels' sum is its result."""
-        chosen = self.chosen.flatten()[pairs][:, None]
-        shares = torch.ones(len(pairs), 1, dtype=torch.float32, device=chosen.device)
-        return RoutedRows(self.hidden[pairs // self.chosen.shape[1]], chosen, shares)
+    def put(self, rows: slice, results: Tensor) -> None:
+        """As HandedRows has it."""
+        self.out[rows].copy_(results, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class RoutedPairs:
+    """Pairs of a row and one of its experts, with a share of 1: the kernels' sum is its result."""
+
+    hidden: Tensor
+    """[rows, width], of any float dtype."""
+    chosen: Tensor
+    """[rows, active] int32."""
+    pairs: Tensor
+    """[n] int64: pair p belongs to row p // active."""
+    out: Tensor
+    """[rows * active, width] float32, for results of all pairs."""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def part(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """As HandedRows has it."""
+        pairs = self.pairs[rows]
+        shares = torch.ones(len(pairs), 1, dtype=torch.float32, device=pairs.device)
+        hidden = self.hidden[pairs // self.chosen.shape[1]]
+        return hidden.float(), self.chosen.flatten()[pairs][:, None], shares
+
+    def put(self, rows: slice, results: Tensor) -> None:
+        """As HandedRows has it."""
+        there = results.to(self.out.device, non_blocking=True)
+        self.out.index_copy_(0, self.pairs[rows], there)
 
 
 class HostLane:
@@ -159,11 +205,12 @@ class HostExperts:
 
     def begin(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Callable[[], Tensor]:
         """Begins what `__call__` does, and returns what gives its result."""
-        given, counts = RoutedRows(hidden, chosen, shares), self.streamed.chosen_often(chosen)
+        counts = self.streamed.chosen_often(chosen)
         if counts is not None:
-            return self._divided(given, counts)
+            return self._divided(hidden, chosen, shares, counts)
         out = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
-        wait = self._begin(self.pinned, self.experts, given, out)
+        given = RoutedRows(hidden, chosen, shares, out)
+        wait = self._begin(self.pinned, self.experts, given)
 
         def finish() -> Tensor:
             wait()
@@ -175,29 +222,28 @@ class HostExperts:
         return self.begin(hidden, chosen, shares)()
 
     def _begin(
-        self, pinned: PinnedRows, experts: CPUExperts, given: RoutedRows, out: Tensor
+        self, pinned: PinnedRows, experts: CPUExperts, given: HandedRows
     ) -> Callable[[], None]:
-        return self.lane.begin(partial(pinned.compute, experts, given, out, self.lane))
+        return self.lane.begin(partial(pinned.compute, experts, given, self.lane))
 
-    def _divided(self, given: RoutedRows, counts: np.ndarray) -> Callable[[], Tensor]:
-        """The host computes rows of rare experts while the others are copied to the card."""
-        division = PairsByPlace.of(given.chosen, counts, self.streamed.threshold)
-        width, rest = given.hidden.shape[1], division.rest
-
-        def empty(rows: int) -> Tensor:
-            return torch.empty(rows, width, dtype=torch.float32, device=given.hidden.device)
-
-        out, found = empty(given.chosen.numel()), empty(len(rest))
-        wait = self._begin(self.pinned_pairs, self._single, given.of_pairs(rest), found)
+    def _divided(
+        self, hidden: Tensor, chosen: Tensor, shares: Tensor, counts: np.ndarray
+    ) -> Callable[[], Tensor]:
+        """The host computes rows of rare experts while the others are copied to the card. `counts`:
+        rows of each expert, [experts]."""
+        division = PairsByPlace.of(chosen, counts, self.streamed.threshold)
+        pairs = chosen.numel(), hidden.shape[1]
+        out = torch.empty(pairs, dtype=torch.float32, device=hidden.device)
+        rare = RoutedPairs(hidden, chosen, division.rest, out)
+        wait = self._begin(self.pinned_pairs, self._single, rare)
         try:
-            self.streamed.compute(division, given.hidden, out)
+            self.streamed.compute(division, hidden, out)
         except BaseException:
             wait()  # Until then, what the lane reads and writes is still its own.
             raise
 
         def finish() -> Tensor:
             wait()
-            out.index_copy_(0, rest, found)
-            return sum_experts(out, given.shares)
+            return sum_experts(out, shares)
 
         return finish

@@ -7,6 +7,7 @@ What the two compute is in docs/design/two-places.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Protocol
@@ -26,6 +27,7 @@ from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.experts.sums import sum_experts
 from penstock_kernels.triton.matmul_tiles import expert_tiles
 from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
+from penstock_worker.device.copy_rates import GB
 from penstock_worker.forward.cpu.packing import CPUPacking
 from penstock_worker.layers.experts import experts_of
 from penstock_worker.layers.host_experts import HostExperts, HostLane, PinnedRows
@@ -35,12 +37,14 @@ from penstock_worker.layers.streamed_experts import (
     StreamedExperts,
 )
 from penstock_worker.layers.triton_router import TritonRouter
-from penstock_worker.machine.memory import free_memory, mib
 from penstock_worker.metrics.hand_over import HandOverCounts
 from penstock_worker.quantisation.gguf.matrix import GGUFMatrix
 from penstock_worker.weights.stored import StoredTensor
 
 log = logs.get(__name__)
+
+SOURCES = 8
+"""Layers whose experts are copied when that is measured."""
 
 
 class PlacedExperts(Protocol):
@@ -85,6 +89,33 @@ class CardExperts:
         return lambda: found
 
 
+class TrialRouting:
+    """While it is on, rows have the experts in turn. A trial step measures memory with tokens that
+    are all alike, which routers send to a few experts."""
+
+    def __init__(self) -> None:
+        self._on = False
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """It is on while the context is open."""
+        self._on = True
+        try:
+            yield
+        finally:
+            self._on = False
+
+    def __call__(self, chosen: Tensor, count: int) -> Tensor:
+        """Returns rows' experts, [rows, active] int32, ascending: `chosen` itself while it is off.
+        `count`: of experts."""
+        if not self._on:
+            return chosen
+        rows, active = chosen.shape
+        first = active * torch.arange(rows, device=chosen.device)
+        found = (first[:, None] + torch.arange(active, device=chosen.device)) % count
+        return found.sort(1).values.int()
+
+
 @dataclass
 class ExpertHost:
     """What the layers whose experts are in the host's memory have in common."""
@@ -98,12 +129,14 @@ class ExpertHost:
     arena: Arena = field(default_factory=Arena)
     nbytes: int = 0
     """Bytes of experts that have been read."""
+    trial: TrialRouting = field(default_factory=TrialRouting)
     _pinned: dict[tuple[int, int], PinnedRows] = field(default_factory=dict)
+    _streamed: list[StreamedExperts] = field(default_factory=list)
 
     @cached_property
     def buffers(self) -> ExpertBuffers:
         """What experts are copied to the card through."""
-        return ExpertBuffers(self.device)
+        return ExpertBuffers(self.device, self.threads)
 
     @cached_property
     def lane(self) -> HostLane:
@@ -118,15 +151,27 @@ class ExpertHost:
         return self._pinned[key]
 
     def finish(self) -> None:
-        """Takes the memory that experts are copied through, and says in the log what the host
-        holds. After all layers have been loaded."""
+        """Takes the memory that experts are copied through, measures how fast they are, and says in
+        the log what the host holds. After all layers have been loaded."""
         self.buffers.allocate()
+        if self._streamed:
+            self._measure()
         log.info(
             "routed experts have a CPU's bits",
             layers_on_the_host=len(self.on_host),
             host_mib=self.nbytes >> 20,
             pinned_mib=self._pinned_bytes >> 20,
             threads=self.threads,
+        )
+
+    def _measure(self) -> None:
+        some = [each.some() for each in self._streamed[:SOURCES]]
+        rates = self.buffers.measure(some)
+        assumed = f"{self.buffers.rate / GB:.0f} GB/s, which is assumed"
+        log.info(
+            "experts are copied to the card where that is sooner",
+            rate=assumed if rates is None else str(rates),
+            rows_worth_a_copy=self._streamed[0].threshold,
         )
 
     @property
@@ -141,15 +186,9 @@ class ExpertHost:
         stored.check()
         router = TritonRouter.load(parts, spec, prefix)
         read = self._on_host if prefix in self.on_host else _on_card
-        return RoutedByLevels(router, read(stored))
+        return RoutedByLevels(router, read(stored), self.trial)
 
     def _on_host(self, stored: _Stored) -> PlacedExperts:
-        needed, free = stored.nbytes, free_memory()
-        if needed > free:
-            raise StartupError(
-                f"cpu_experts: {stored.prefix} take {mib(needed)}, and {mib(free)} are free in the "
-                f"host's memory, which has {mib(self.nbytes)} of experts; allowed are fewer layers"
-            )
         packing = CPUPacking(stored.parts.weights, self.threads, self.arena)
         gates, ups, downs = (stored.packed(packing, name) for name in _NAMES)
         self.nbytes += sum(each.size for each in (*gates, *ups, *downs))
@@ -171,8 +210,9 @@ class ExpertHost:
             stored.feed_forward.activation,
             self.buffers,
             self.counts,
-            rows_worth_a_copy(size, weights, self.threads),
+            lambda: rows_worth_a_copy(size, weights, self.threads, self.buffers.rate),
         )
+        self._streamed.append(streamed)
         rows, pairs = (self.pinned(stored.width, each) for each in (stored.spec.active, 1))
         return HostExperts(experts, rows, pairs, streamed, self.lane)
 
@@ -198,11 +238,6 @@ class _Stored:
         """Returns (outputs, inputs)."""
         inner = self.spec.inner
         return (self.width, inner) if name == "down_proj" else (inner, self.width)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the matrices."""
-        return sum(each.content.nbytes for _, each in self._tensors())
 
     def check(self) -> None:
         """Raises StartupError for a type without a CPU's bits on the card."""
@@ -272,9 +307,10 @@ def _on_card(stored: _Stored) -> PlacedExperts:
 class RoutedByLevels:
     """LayerExperts whose router is on the card."""
 
-    def __init__(self, router: TritonRouter, experts: PlacedExperts) -> None:
+    def __init__(self, router: TritonRouter, experts: PlacedExperts, trial: TrialRouting) -> None:
         self.router = router
         self.experts = experts
+        self._trial = trial
 
     def __call__(
         self, hidden: Tensor, routed: Tensor | None = None, chosen: Tensor | None = None
@@ -288,4 +324,4 @@ class RoutedByLevels:
         if chosen is not None:
             raise TypeError("these experts are chosen by their router alone")
         found, shares = self.router(hidden if routed is None else routed)
-        return self.experts.begin(hidden, found, shares)
+        return self.experts.begin(hidden, self._trial(found, self.router.rule.count), shares)

@@ -7,7 +7,7 @@ the same bits, so the number of rows may decide.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from penstock.errors import StartupError
-from penstock.model.expert_room import experts_together
+from penstock.model.expert_room import LINK_BYTES, MOST_PAIRS, experts_together
 from penstock_kernels.cpu.matrix import PackedMatrix
 from penstock_kernels.triton.experts.level_products import expert_levels
 from penstock_kernels.triton.experts.packed_tiles import table_of, unpacked
@@ -25,6 +25,8 @@ from penstock_kernels.triton.experts.placing import place_rows
 from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.matmul_tiles import EXPERTS
 from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
+from penstock_worker.device.copy_rates import CopyRates, copy_rates
+from penstock_worker.device.filling import Filling
 from penstock_worker.device.side_stream import SideMark, SideQueue, side_queue
 from penstock_worker.machine.memory import mib
 from penstock_worker.metrics.hand_over import HandOverCounts
@@ -46,8 +48,12 @@ class ExpertBuffers:
     """Two pieces of pinned memory, and two of the card's, through which all layers' experts go in
     turn: while one is computed with, the next one is filled."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, threads: int = 1) -> None:
+        """`threads`: that fill the pinned memory, at most."""
         self.device = device
+        self.rate = LINK_BYTES
+        """Bytes per second that come to the card, once it is measured."""
+        self._filling = Filling(threads)
         self._size = 0
         self._turn = 0
 
@@ -72,13 +78,22 @@ class ExpertBuffers:
         """Takes the memory."""
         self._slots  # noqa: B018
 
+    def measure(self, sources: Sequence[Sequence[np.ndarray]]) -> CopyRates | None:
+        """Measures how fast experts come to the card, as copy_rates does. `sources`: pieces that
+        the buffers have room for."""
+        slot = self._slots[0]
+        found = copy_rates(slot.pinned, slot.device, self._side, self._filling, sources)
+        if found is not None:
+            self.rate = found.experts
+        return found
+
     @contextmanager
     def brought(self, pieces: Sequence[np.ndarray], counts: HandOverCounts) -> Iterator[Tensor]:
         """Queues a copy of the pieces, [bytes] uint8 each, one behind another. While the context is
         open, what is queued on the current stream may read it, [bytes] uint8 on the device."""
         slot, self._turn = self._slots[self._turn], 1 - self._turn
         slot.settle(counts)
-        size = slot.fill(pieces)
+        size = self._filling.fill(slot.pinned.numpy(), pieces)
         with self._side.queueing(slot.used or self._side.computed()):
             begun = self._side.mark()
             slot.device[:size].copy_(slot.pinned[:size], non_blocking=True)
@@ -111,14 +126,6 @@ class _Slot:
         counts.expert_seconds += begun.elapsed_time(done) / 1000
         self.copied = None
 
-    def fill(self, pieces: Sequence[np.ndarray]) -> int:
-        """Returns the bytes of all pieces."""
-        at = 0
-        for piece in pieces:
-            self.pinned[at : at + len(piece)] = torch.from_numpy(piece)
-            at += len(piece)
-        return at
-
 
 @dataclass(frozen=True)
 class StreamedExperts:
@@ -130,11 +137,20 @@ class StreamedExperts:
     activation: str
     buffers: ExpertBuffers
     counts: HandOverCounts
-    threshold: int
-    """Rows of a step from which on an expert is copied."""
+    worth: Callable[[], int]
+    """Returns `threshold`, by what is known of the rate of copies."""
 
     def __post_init__(self) -> None:
         self.buffers.reserve(self._together * self._bytes)
+
+    @property
+    def threshold(self) -> int:
+        """Rows of a step from which on an expert is copied."""
+        return self.worth()
+
+    def some(self) -> tuple[np.ndarray, ...]:
+        """Returns what is copied at a time, of the first experts."""
+        return tuple(self._pieces(range(self._together)))
 
     @property
     def _kinds(self) -> tuple[tuple[PackedMatrix, ...], ...]:
@@ -177,35 +193,45 @@ class StreamedExperts:
 
     def compute(self, division: PairsByPlace, hidden: Tensor, out: Tensor) -> None:
         """Computes the pairs of the experts that are copied, into their rows of `out`, [pairs,
-        width] float32. `hidden`: [rows, width], of any float dtype."""
+        width] float32. `hidden`: [rows, width], of any float dtype. Beside `out`, what it takes
+        doesn't depend on how many pairs there are."""
         first, begin = 0, 0
         active = len(out) // max(1, len(hidden))
         while first < len(division.copied):
             experts = division.copied[first : first + self._together]
             end = division.ends[first + len(experts) - 1]
-            pairs = division.pairs[begin:end]
-            numbers = (division.numbers[begin:end] - first).int()[:, None]
-            out.index_copy_(0, pairs, self._of_group(experts, hidden[pairs // active], numbers))
+            with self.buffers.brought(tuple(self._pieces(experts)), self.counts) as memory:
+                weights = self._unpacked(memory, len(experts))
+            self.counts.experts_copied += len(experts)
+            for start in range(begin, end, MOST_PAIRS):
+                part = slice(start, min(end, start + MOST_PAIRS))
+                pairs = division.pairs[part]
+                numbers = (division.numbers[part] - first).int()[:, None]
+                found = self._of_group(weights, len(experts), hidden[pairs // active], numbers)
+                out.index_copy_(0, pairs, found)
             first, begin = first + len(experts), end
 
-    def _of_group(self, experts: Sequence[int], rows: Tensor, numbers: Tensor) -> Tensor:
+    def _of_group(
+        self,
+        weights: Sequence[tuple[GGUFWeights, Tensor | None]],
+        count: int,
+        rows: Tensor,
+        numbers: Tensor,
+    ) -> Tensor:
         """Returns the results of pairs of a row and an expert, [pairs, width] float32.
 
-        `experts`: as many as go into a buffer, at most. `rows`: [pairs, width]. `numbers`: [pairs,
-        1] int32, which of `experts` each has.
+        `weights`: of `count` experts, as `_unpacked` gives them. `rows`: [pairs, width]. `numbers`:
+        [pairs, 1] int32, which of the experts each has.
         """
-        count = len(experts)
         placed = place_rows(numbers, self._together, EXPERTS.rows)
-        with self.buffers.brought(tuple(self._pieces(experts)), self.counts) as memory:
-            gate, up, down = self._unpacked(memory, count)
+        gate, up, down = weights
         levels = row_levels(rows)
         both = [
-            expert_levels(levels, weights, count, placed, bias, tiles=EXPERTS)
-            for weights, bias in (gate, up)
+            expert_levels(levels, each, count, placed, bias, tiles=EXPERTS)
+            for each, bias in (gate, up)
         ]
         inner = gate_levels(torch.cat(both, 1), self.activation)
         self.counts.card_rows += len(rows)
-        self.counts.experts_copied += count
         return expert_levels(inner, down[0], count, placed, down[1], tiles=EXPERTS)
 
     def _unpacked(self, memory: Tensor, count: int) -> list[tuple[GGUFWeights, Tensor | None]]:

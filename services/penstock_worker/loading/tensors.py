@@ -4,11 +4,15 @@ after it has read half of the weights, it refuses before the first of them, wher
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+
 import torch
 
 from penstock.errors import PenstockError
 from penstock.model.config import EncoderConfig, HeadConfig, ModelConfig, TransformersConfig
 from penstock.model.prepared_model import PreparedModel
+from penstock.prepare.describe import ExpertBytes
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import SOURCES, MatrixKind
@@ -90,21 +94,45 @@ def cpu_bytes(prepared: PreparedModel) -> int | None:
     """Returns what the matrices of a decoder take in the CPU kernels' layouts with the usual
     settings. None: the kernels aren't built, other code computes the model, or a quantised
     checkpoint's own numbers say how it is held. Raises UnsupportedModel for a broken file."""
+    tensors = _decoders(prepared)
+    if tensors is None:
+        return None
+    if prepared.decoder.tie_word_embeddings:
+        tensors = {name: stored for name, stored in tensors.items() if name != HEAD}
+    return _held(prepared, tensors.values())
+
+
+def expert_bytes(prepared: PreparedModel) -> ExpertBytes | None:
+    """Returns what the matrices of routed experts take. None as for cpu_bytes, and without any.
+    Raises UnsupportedModel for a broken file."""
+    tensors = _decoders(prepared)
+    if tensors is None:
+        return None
+    own = [each for name, each in tensors.items() if _EXPERT.match(name) and len(each.shape) == 2]
+    held = _held(prepared, own)
+    return None if not own else ExpertBytes(sum(each.content.nbytes for each in own), held)
+
+
+_EXPERT = re.compile(r"layers\.\d+\.mlp\.experts\.\d+\.")
+
+
+def _decoders(prepared: PreparedModel) -> Mapping[str, StoredTensor] | None:
     config = prepared.config
     others = EncoderConfig | HeadConfig | TransformersConfig
     if isinstance(config, others) or prepared.weights.quantised:
         return None
     try:
-        library = load()
+        load()
     except ImportError:
         return None
-    whole = kind_of(dtype_of(setup_of_loaders(prepared), prepared.weights.dtype))
-    tensors = open_weights(prepared.weights, config, DTYPE, device=nowhere()).tensors
-    if config.tie_word_embeddings:
-        tensors = {name: stored for name, stored in tensors.items() if name != HEAD}
+    return open_weights(prepared.weights, config, DTYPE, device=nowhere()).tensors
+
+
+def _held(prepared: PreparedModel, tensors: Iterable[StoredTensor]) -> int:
+    whole, library = kind_of(dtype_of(setup_of_loaders(prepared), prepared.weights.dtype)), load()
     return sum(
         int(library.pk_matrix_bytes(_kind(stored, whole), *stored.shape))
-        for stored in tensors.values()
+        for stored in tensors
         if len(stored.shape) == 2
     )
 

@@ -24,7 +24,7 @@ from penstock.process.numa import one_rank_per_node, usable_nodes, written
 from penstock_worker.forward.backends import backend_module
 from penstock_worker.forward.interface import Unable
 from penstock_worker.loading.pooling import require_encoder
-from penstock_worker.loading.tensors import cpu_bytes, refusal
+from penstock_worker.loading.tensors import cpu_bytes, expert_bytes, refusal
 from penstock_worker.machine import environment_checks
 from penstock_worker.machine.environment_checks import Advice, Finding
 from penstock_worker.machine.expert_check import experts_beside_card
@@ -98,7 +98,7 @@ def examine_model(
     refused = refusal(prepared)
     held = None if refused else cpu_bytes(prepared)
     findings.append(_memory(about, prepared.config, held))
-    findings += experts_beside_card(about)
+    findings += experts_beside_card(about, None if refused else expert_bytes(prepared))
     findings += _placement(prepared)
     if isinstance(prepared.config, TransformersConfig):
         said = refused or f"has {prepared.config.architecture}"

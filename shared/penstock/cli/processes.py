@@ -29,6 +29,7 @@ from penstock.supervisor.restarts import FINAL_STARTUP_FAILURE, OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from penstock.model.prepared_model import PreparedModel
+    from penstock.prepare.describe import ExpertBytes
     from penstock.recommend.fits import Machine
 
 log = logs.get(__name__)
@@ -149,6 +150,19 @@ def loading(model: PreparedModel) -> tuple[int | None, str | None]:
         return None, None
     refused = refusal(model)
     return (None if refused else cpu_bytes(model)), refused
+
+
+def expert_bytes(model: PreparedModel) -> ExpertBytes | None:
+    """Returns what a model's routed experts take; None if that is unknown, as where no worker can
+    be imported, or if it has none. Reads headers. Raises UnsupportedModel for a broken file."""
+    try:
+        from penstock_worker.machine.torch_import import import_torch
+
+        import_torch()
+        from penstock_worker.loading.tensors import expert_bytes
+    except (ImportError, OSError):  # OSError: as above.
+        return None
+    return expert_bytes(model)
 
 
 def this_machine() -> Machine:

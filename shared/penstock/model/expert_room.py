@@ -15,8 +15,15 @@ UNPACKED_BYTES = 4
 """Of a weight that is copied to the card, while its level becomes a byte, with its scales."""
 BUFFER_BYTES = 32 << 20
 """Bytes of experts that are copied at a time, if that is one expert or more."""
+MOST_PAIRS = 16_384
+"""Pairs of a row and a copied expert that the card computes at a time, so that a step's memory
+doesn't depend on which experts its rows have."""
 LINK_BYTES = 20e9
-"""Assumed: bytes per second from the host's memory to a card, through pinned memory."""
+"""Assumed where it can't be measured: bytes per second from the host's memory to a card, through
+pinned memory."""
+COPY_PASSES = 3
+"""How often a copied byte passes the host's memory: it is read and written as pinned memory is
+filled, and read by the bus."""
 THREAD_OPERATIONS = 0.15e12
 """Assumed: operations per second of a thread's products of bytes."""
 FEWEST_ROWS = 8
@@ -35,15 +42,18 @@ class CardRoom:
     """Tensors that aren't routed experts' matrices."""
     copies: int = 0
     """For experts that are copied to the card for the rows of a step."""
+    beside: int = 0
+    """For drafts, adapters, and what encodes media."""
 
     @property
     def experts(self) -> int:
         """What is left for routed experts."""
-        return max(0, self.usable - self.kv - self.steps - self.rest - self.copies)
+        taken = self.kv + self.steps + self.rest + self.copies + self.beside
+        return max(0, self.usable - taken)
 
     def __str__(self) -> str:
         parts = {"KV cache": self.kv, "steps": self.steps, "other weights": self.rest}
-        parts["copies of experts"] = self.copies
+        parts |= {"copies of experts": self.copies, "drafts, adapters and media": self.beside}
         named = ", ".join(f"{name} {_mib(size)}" for name, size in parts.items())
         return f"{_mib(self.usable)}: {named}, routed experts {_mib(self.experts)}"
 
@@ -74,8 +84,8 @@ def copies_of_experts(nbytes: int, weights: int, count: int) -> int:
     return experts_together(nbytes, count) * (2 * nbytes + UNPACKED_BYTES * weights)
 
 
-def rows_worth_a_copy(nbytes: int, weights: int, threads: int) -> int:
-    """Returns from how many rows on an expert of so many bytes and weights is copied sooner than
-    `threads` threads compute its rows."""
+def rows_worth_a_copy(nbytes: int, weights: int, threads: int, link: float = LINK_BYTES) -> int:
+    """Returns from how many rows on an expert of so many bytes and weights is copied, with `link`
+    bytes per second, sooner than `threads` threads compute its rows."""
     seconds_of_row = 2 * weights / (threads * THREAD_OPERATIONS)
-    return max(FEWEST_ROWS, round(nbytes / LINK_BYTES / seconds_of_row))
+    return max(FEWEST_ROWS, round(nbytes / link / seconds_of_row))

@@ -49,6 +49,15 @@ class DescribedExperts(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of all matrices of all experts."""
 
 
+class ExpertBytes(msgspec.Struct, frozen=True):
+    """What the matrices of routed experts take."""
+
+    file: int
+    """In the model's files."""
+    host: int
+    """In the CPU kernels' layout."""
+
+
 class Description(msgspec.Struct, frozen=True, kw_only=True):
     """implementation: whose code computes it.  parameters: numbers in the weights; None where they
     are packed in a way that hides how many.  size: bytes of the weights' files.  cpu_bytes: of

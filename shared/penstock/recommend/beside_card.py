@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from penstock.model.expert_room import (
+    COPY_PASSES,
     KV_SHARE,
     STEP_SHARE,
     THREAD_OPERATIONS,
@@ -201,7 +202,7 @@ class BesideCard:
         experts, begun, shared = self.model.experts, (first,), self._shared(rows)
         made = [StepOperation("attention", "card", attention, after)]
         if rows * experts.active / experts.count >= self.threshold:
-            copies = experts.read(max(1, round(rows))) * experts.nbytes / self._link
+            copies = experts.read(max(1, round(rows))) * experts.nbytes / self.copy_rate
             # While one buffer is copied, the card computes with the other.
             made.append(StepOperation("copies", "link", copies, begun))
             made.append(StepOperation("experts", "card", self._on_card(rows), begun))
@@ -218,7 +219,13 @@ class BesideCard:
     def threshold(self) -> int:
         """Rows from which on an expert is copied to the card."""
         experts = self.model.experts
-        return rows_worth_a_copy(experts.nbytes, experts.weights, self.host.threads)
+        return rows_worth_a_copy(experts.nbytes, experts.weights, self.host.threads, self.copy_rate)
+
+    @property
+    def copy_rate(self) -> float:
+        """Bytes of experts that come to the card in a second: the host's memory may be slower than
+        the bus."""
+        return min(self._link, HOST_SHARE * self.host.bandwidth * GB / COPY_PASSES)
 
     @property
     def _link(self) -> float:
@@ -233,10 +240,13 @@ class BesideCard:
         """Returns seconds of a layer up to its router, with keys and values."""
         model = self.model
         own = (model.read - model.experts.layers * model.experts.shared) / model.layers
-        kv = kv_tokens * model.kv_per_token / model.layers
-        reading = kv / (BANDWIDTH_SHARE * self.card.bandwidth * GB)
+        reading = self.seconds_of_kv(kv_tokens) / model.layers
         # A weight of what isn't an expert is reckoned with a byte.
         return max(self._card(own, own, rows) + reading, KERNELS * self._launch)
+
+    def seconds_of_kv(self, tokens: float) -> float:
+        """Returns seconds in which the card reads keys and values of so many tokens."""
+        return tokens * self.model.kv_per_token / (BANDWIDTH_SHARE * self.card.bandwidth * GB)
 
     def _shared(self, rows: float) -> float:
         size = self.model.experts.shared

@@ -10,12 +10,14 @@ import pytest
 
 from penstock.config.settings import EngineConfig
 from penstock.errors import InvalidRequest
+from penstock.prepare.describe import ExpertBytes
 from penstock.recommend.beside_card import BesideCard, HostFigures, place_experts
 from penstock.recommend.beside_fits import placed_model as of_release
 from penstock.recommend.cards import DEVICES
 from penstock.recommend.releases import RELEASES
-from penstock_planning.plan.beside import STREAMS, beside_plan, parse_host, placed_model
+from penstock_planning.plan.beside import beside_plan, parse_host, placed_model
 from penstock_planning.plan.command import PlanRequest, plan_of
+from penstock_planning.simulate.cost import StepCost, check_cost
 from tests.worker.models.family_cases import read
 
 HOST = HostFigures(bandwidth=60, threads=16, memory=60)
@@ -23,18 +25,57 @@ RELEASE = next(each for each in RELEASES if "120b" in each.name)
 MODEL = of_release(RELEASE)
 
 
-def test_costs_are_those_of_the_steps_that_they_go_through() -> None:
-    """One sequence, and STREAMS."""
+def test_costs_are_those_of_steps() -> None:
+    """Of any number of decodes, and of any prompt: what is between the points that were reckoned is
+    no cheaper."""
     card = DEVICES["4090"]
     found = beside_plan(MODEL, card, HOST, "auto", 16)
     on_host = place_experts(MODEL, card, HOST, 4096).on_host
     beside = BesideCard(MODEL, card, HOST, on_host)
-    for streams in (1, STREAMS):
-        seconds = beside.step(streams, streams, 0).whole
-        assert found.cost.seconds(streams, streams, 0) == pytest.approx(seconds)
+    most = 0.0
+    for tokens in (*range(1, 300), *range(300, 9000, 50)):
+        seconds = beside.step(tokens, tokens, 0).whole
+        cost = found.cost.seconds(tokens, tokens, 0)
+        assert cost > 0.98 * seconds
+        most = max(most, cost)
+        assert cost < max(1.02 * seconds, most + 1e-9)
     assert 28 <= on_host < 36
     assert f"experts of {on_host} of 36 layers on the host" in found.words
     assert found.blocks > 1000
+
+
+def test_a_curve_by_hand() -> None:
+    """Linear between its pairs, and beyond them."""
+    curve = ((2, 1.0), (4, 5.0), (8, 6.0))
+    cost = StepCost(base_ms=0, token_ms=0, sequence_ms=0, overhead_ms=2, curve=curve)
+    found = [1000 * cost.seconds(tokens, 1, 0) for tokens in (1, 2, 3, 4, 6, 8, 12)]
+    assert found == pytest.approx([2, 3, 5, 7, 7.5, 8, 9])
+    check_cost(cost, "a file")
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        ((1, 1.0),),
+        ((2, 1.0), (1, 2.0)),
+        ((0, 1.0), (1, 2.0)),
+        ((1, 2.0), (2, 1.0)),
+        ((1, float("nan")), (2, 1.0)),
+        ((1, 1.0), (2, 1e9)),
+        tuple((tokens, 1.0) for tokens in range(1, 66)),
+    ],
+)
+def test_other_curves_are_refused(curve: tuple[tuple[int, float], ...]) -> None:
+    with pytest.raises(InvalidRequest, match="a file: curve has 2 to 64 pairs of tokens"):
+        check_cost(StepCost(curve=curve), "a file")
+
+
+def test_keys_and_values_are_read_in_any_step() -> None:
+    """Also where a step waits for the host, or for launches."""
+    cost = beside_plan(MODEL, DEVICES["4090"], HOST, "auto", 16).cost
+    kv = MODEL.kv_per_token / (0.8 * 1008e9)
+    reading = cost.seconds(8, 8, 0, reads=8 * 4096) - cost.seconds(8, 8, 0)
+    assert reading == pytest.approx(8 * 4096 * kv)
 
 
 @pytest.mark.parametrize("words", ["37", "-1", "some", ""])
@@ -80,6 +121,13 @@ def test_a_models_shape_is_its_configurations() -> None:
     assert (shape.weights, shape.nbytes) == (3 * hidden * 32, 2 * 3 * hidden * 32)
     assert (shape.width, shape.shared) == (hidden, shape.nbytes)
     assert found.rest == 2 * 10**6 - shape.layers * 8 * shape.nbytes
+    assert found.card_share == 1
+    # As it is held: a fifth more than in the file.
+    count = shape.layers * 8
+    measured = placed_model(known, config, ExpertBytes(file=count * 1000, host=count * 1200))
+    assert measured is not None
+    assert (measured.experts.nbytes, measured.rest) == (1200, 2 * 10**6 - count * 1000)
+    assert measured.card_share == pytest.approx(1 / 1.2)
     dense: Any = SimpleNamespace(experts=None, parameters=10**6)
     assert placed_model(dense, read("llama-yarn")) is None
 

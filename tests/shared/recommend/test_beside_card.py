@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -75,7 +76,7 @@ def test_experts_that_the_host_reads_by_hand() -> None:
 
 def test_prompts_from_the_threshold_on_go_to_the_card() -> None:
     """Each expert has as many rows, on average."""
-    assert ALL.threshold == rows_worth_a_copy(2_918_400, 4_718_592, 16)
+    assert ALL.threshold == rows_worth_a_copy(2_918_400, 4_718_592, 16, 0.8 * 60e9 / 3)
     enough = ALL.threshold * 128 // 8
     below, above = (
         {each.name for each in ALL.operations(rows, 1, 0)} for rows in (enough - 1, enough)
@@ -83,6 +84,16 @@ def test_prompts_from_the_threshold_on_go_to_the_card() -> None:
     assert ("down" in below, "copies" in below) == (True, False)
     assert ("down" in above, "copies" in above) == (False, True)
     assert ALL.step(2048, 1, 0).busy["host"] == 0.0
+
+
+def test_copies_are_no_faster_than_memory_is_filled() -> None:
+    """A copied byte passes the host's memory three times: a desktop's is slower than the bus, a
+    server's isn't."""
+    server = replace(ALL, host=HostFigures(bandwidth=300, threads=32, memory=250))
+    assert [ALL.copy_rate, server.copy_rate] == pytest.approx([16e9, 24e9])
+    for beside in (ALL, server):
+        [copies, *_] = [each for each in beside.operations(2048, 1, 0) if each.name == "copies"]
+        assert copies.seconds == pytest.approx(128 * 2_918_400 / beside.copy_rate, rel=1e-3)
 
 
 def machine(free: float) -> Machine:

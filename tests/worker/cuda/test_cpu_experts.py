@@ -20,9 +20,10 @@ from penstock.model.prepared_model import WeightFiles
 from penstock.prepare.gguf_config import read_config
 from penstock_kernels.cpu import library
 from penstock_kernels.cpu.routed_experts import MOST_ROWS
+from penstock_worker.forward import cpu_experts
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.interface import Batch, Forward
-from penstock_worker.layers import host_experts, level_experts
+from penstock_worker.layers import host_experts
 from penstock_worker.layers.experts import LatentExperts, MixtureOfExperts
 from penstock_worker.layers.host_experts import HostExperts, PinnedRows
 from penstock_worker.layers.level_experts import CardExperts
@@ -178,12 +179,17 @@ def test_memory_for_rows_on_their_way_is_bounded(
 
 
 def test_a_host_without_memory_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is loaded. A layer takes 40.5 KiB."""
     model = written(tmp_path / "model.gguf", "qwen3-moe-all", *MIXTURES["qwen3-moe-all"])
-    monkeypatch.setattr(level_experts, "free_memory", lambda: 40_000)
-    with pytest.raises(
-        StartupError, match=r"mlp.experts take 0.0 MiB, and 0.0 MiB are free in the host's memory"
-    ):
-        of(model, "all")
+    monkeypatch.setattr(cpu_experts, "free_memory", lambda: 100_000)
+    setup = msgspec.structs.replace(model.setup(), cpu_experts="2")
+    choose(model.prepared(), setup, 1)
+    said = (
+        "cpu_experts: the routed experts of 3 layers take 0.1 MiB in the CPU kernels' layout, and "
+        "0.1 MiB are free in the host's memory; allowed are fewer layers"
+    )
+    with pytest.raises(StartupError, match=said):
+        choose(model.prepared(), msgspec.structs.replace(setup, cpu_experts="all"), 1)
 
 
 def test_rows_that_are_no_numbers_stay_by_themselves(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,20 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.expert_room import UNPACKED_BYTES, layers_on_host
+from penstock.model.speculation import SpeculativeConfig
 from penstock_kernels.cpu import library
+from penstock_worker.adapters.models import adaptable_decoder
 from penstock_worker.forward import cpu_experts
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.expert_room import (
+    Cache,
+    LayerBytes,
+    beside_bytes,
     card_room,
     copies_on_card,
-    sizes_on_card,
+    layer_bytes,
 )
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.level_experts import ExpertHost
 from penstock_worker.weights.gguf_files import gguf_tensors
 from tests.met import met
 from tests.worker.cpu_model import CPUModel
-from tests.worker.cuda.test_cpu_experts import MIXTURES, written
+from tests.worker.cuda.test_cpu_experts import MIXTURES, of, placed, with_experts, written
+from tests.worker.speculation.draft_folders import SERVED, write_folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -78,23 +85,76 @@ COPIES = 2 * EACH + UNPACKED_BYTES * 6 * 3 * 64 * 64
 def test_bytes_on_the_card(mixture: CPUModel) -> None:
     tensors = gguf_tensors(mixture.weights.files, mixture.config)
     layers = [f"layers.{number}.mlp.experts." for number in range(3)]
-    sizes, rest = sizes_on_card(tensors, layers)
-    assert sizes == [EACH] * 3
+    sizes, rest = layer_bytes(tensors, layers)
+    assert sizes == [LayerBytes(EACH, EACH)] * 3
     assert copies_on_card(tensors, dict.fromkeys(layers, 6)) == COPIES
     assert rest + 3 * EACH == sum(each.content.nbytes for each in tensors.values())
+
+
+@pytest.mark.parametrize("case", MIXTURES)
+def test_bytes_in_the_hosts_memory(case: str, tmp_path: Path) -> None:
+    """Those of the tiles and biases that are loaded: MXFP4's scales take more there."""
+    model = written(tmp_path / "model.gguf", case, *MIXTURES[case])
+    layers = with_experts(model.config)
+    tensors = gguf_tensors(model.weights.files, model.config)
+    found, _ = layer_bytes(tensors, [f"layers.{number}.mlp.experts." for number in layers])
+    before = library.instruction_set()
+    forward = of(model, "all")
+    library.use(before)
+    for number, each in zip(layers, found, strict=True):
+        own = placed(forward, number).experts
+        matrices = (*own.gates, *own.ups, *own.downs)
+        biases = [matrix.bias.nbytes for matrix in matrices if matrix.bias is not None]
+        assert each.host == sum(matrix.size for matrix in matrices) + sum(biases)
+        assert bool(biases) == (case == "gpt-oss")
+        assert case != "gpt-oss" or each.host > 1.1 * each.card
+
+
+def test_drafts_and_adapters_and_media_have_room_beside(mixture: CPUModel, tmp_path: Path) -> None:
+    setup, cache = mixture.setup(num_blocks=7), Cache(50, ())
+    config, prepared = mixture.config, mixture.prepared()
+    assert beside_bytes(setup, prepared, cache, None, None) == 0
+    own = SpeculativeConfig(method="mtp", num_speculative_tokens=2)
+    drafted = msgspec.structs.replace(setup, speculation=own)
+    assert beside_bytes(drafted, prepared, cache, None, None) == 234  # 2 * 7 * 50 / 3 layers
+    looked_up = SpeculativeConfig(method="suffix", num_speculative_tokens=2)
+    drafted = msgspec.structs.replace(setup, speculation=looked_up)
+    assert beside_bytes(drafted, prepared, cache, None, None) == 0
+    folder = write_folder(tmp_path / "draft")
+    other = SpeculativeConfig(method="draft_model", model=str(folder), num_speculative_tokens=2)
+    drafted = msgspec.structs.replace(setup, speculation=other)
+    weights = sum(each.stat().st_size for each in folder.glob("*.safetensors"))
+    numbers = 2 * SERVED.num_layers * SERVED.num_kv_heads * SERVED.head_dim
+    assert weights > 0
+    found = beside_bytes(drafted, prepared, cache, None, None)
+    assert found in [weights + 7 * 16 * numbers * size for size in (2, 4)]
+    adapted = msgspec.structs.replace(setup, max_loras=3, max_lora_rank=8)
+    model = adaptable_decoder(config)
+    least = sum(8 * sum(shape) for shape in model.modules.values())
+    found = beside_bytes(adapted, prepared, cache, model, None)
+    assert 3 * 2 * least <= found < 3 * 4 * least
+    media: Any = SimpleNamespace(nbytes=11)
+    tower = tmp_path / "tower"
+    tower.write_bytes(bytes(1000))
+    seeing = msgspec.structs.replace(
+        prepared, weights=msgspec.structs.replace(prepared.weights, mmproj=str(tower))
+    )
+    assert beside_bytes(setup, seeing, cache, None, media) == 1011
+    room = card_room(setup, Card(10_000, 10_000), 1.0, 100, cache, 1011)
+    assert room.experts == 10_000 - 350 - 500 - 100 - 1011
 
 
 def test_the_cache_comes_first(mixture: CPUModel) -> None:
     """What was asked for; or the longest sequence's, or a fifth, whichever is more."""
     setup = mixture.setup(num_blocks=7)
-    room = card_room(setup, Card(1000, 900), 0.8, 100, 50, ())
+    room = card_room(setup, Card(1000, 900), 0.8, 100, Cache(50, ()))
     assert (room.usable, room.kv, room.steps, room.rest) == (700, 350, 35, 100)
     assert room.experts == 215
     any_number = msgspec.structs.replace(setup, num_kv_blocks=None, max_model_len=64)
     groups = recipe_of(mixture, "0").kv_groups
-    assert card_room(any_number, Card(1000, 1000), 1.0, 0, 50, groups).kv == 200
-    assert card_room(any_number, Card(1000, 1000), 1.0, 0, 100, groups).kv == 400
-    assert card_room(any_number, Card(1000, 100), 0.5, 0, 50, groups).experts == 0
+    assert card_room(any_number, Card(1000, 1000), 1.0, 0, Cache(50, groups)).kv == 200
+    assert card_room(any_number, Card(1000, 1000), 1.0, 0, Cache(100, groups)).kv == 400
+    assert card_room(any_number, Card(1000, 100), 0.5, 0, Cache(50, groups)).experts == 0
 
 
 def recipe_of(mixture: CPUModel, words: str) -> DeviceRecipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from penstock.errors import StartupError
 from penstock.model import expert_room
 from penstock.model.expert_room import rows_worth_a_copy
 from penstock_kernels.cpu import library
+from penstock_worker.device.copy_rates import CopyRates
+from penstock_worker.layers import host_experts, streamed_experts
 from penstock_worker.layers.host_experts import HostExperts
 from penstock_worker.layers.level_experts import CardExperts
 from penstock_worker.layers.streamed_experts import pinned_memory
@@ -49,7 +52,7 @@ def routed(forward: Any, number: int) -> Any:
 
 
 def copying_from(host: HostExperts, threshold: int) -> HostExperts:
-    return replace(host, streamed=replace(host.streamed, threshold=threshold))
+    return replace(host, streamed=replace(host.streamed, worth=lambda: threshold))
 
 
 def rows_of(model: CPUModel) -> Tensor:
@@ -68,6 +71,8 @@ def test_any_threshold_and_any_chunks_give_the_same(
 ) -> None:
     """Nothing is copied, some of a layer's experts are, or all; one at a time, or together."""
     monkeypatch.setattr(expert_room, "BUFFER_BYTES", together)
+    monkeypatch.setattr(streamed_experts, "MOST_PAIRS", 7)
+    monkeypatch.setattr(host_experts, "MOST_ROWS", 8)
     forward, number = of(mixture, "all"), with_experts(mixture.config)[0]
     own, layer = routed(forward, number), forward._model.layers[number].feed_forward
     host, hidden = placed(forward, number), rows_of(mixture)
@@ -133,6 +138,46 @@ def test_an_expert_is_copied_where_that_is_sooner() -> None:
     assert rows_worth_a_copy(weights * 9 // 16, weights, 16) == 34
     assert rows_worth_a_copy(weights * 9 // 16, weights, 64) == 135
     assert rows_worth_a_copy(weights * 9 // 16, weights, 1) == 8
+
+
+def test_a_slower_bus_makes_fewer_copies() -> None:
+    weights = 3 * 2048 * 768
+    assert rows_worth_a_copy(weights * 9 // 16, weights, 16, link=10e9) == 68
+    assert rows_worth_a_copy(weights * 9 // 16, weights, 16, link=50e9) == 14
+
+
+def test_the_threshold_goes_by_what_was_measured(
+    mixture: CPUModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all layers have been loaded."""
+    monkeypatch.setattr(expert_room, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(streamed_experts, "copy_rates", lambda *_: CopyRates(3e9, 9e9, 2e8, 1))
+    streamed = placed(of(mixture, "all"), with_experts(mixture.config)[0]).streamed
+    assert streamed.buffers.rate == 2e8
+    size = sum(each[0].size for each in (streamed.gates, streamed.ups, streamed.downs))
+    weights = 3 * streamed.ups[0].struct.outputs * streamed.ups[0].struct.inputs
+    assert streamed.threshold == rows_worth_a_copy(size, weights, 2, link=2e8) > 100
+
+
+def test_a_trial_step_has_the_experts_in_turn(mixture: CPUModel) -> None:
+    """Though its rows are all alike, which has routers choose the same few."""
+    forward, number = of(mixture, "all"), with_experts(mixture.config)[0]
+    own, layer = routed(forward, number), forward._model.layers[number].feed_forward
+    own.experts = copying_from(placed(forward, number), 4)
+    counts, hidden = own.experts.lane.counts, rows_of(mixture)[:1].expand(ROWS, -1).contiguous()
+    found, all_of_them = [], own.router.rule.count
+    for context in (nullcontext, own._trial.on):
+        with context():
+            before = counts.experts_copied
+            in_chunks(layer, hidden, (ROWS,))
+            found.append(counts.experts_copied - before)
+    assert found == [own.experts.experts.active, all_of_them]
+    chosen = torch.zeros(ROWS, 2, dtype=torch.int32)
+    assert own._trial(chosen, 5) is chosen
+    with own._trial.on():
+        evenly = own._trial(chosen, 5)
+    assert (evenly[:, 0] < evenly[:, 1]).all()
+    assert (np.bincount(evenly.flatten()) >= ROWS * 2 // 5).all()
 
 
 def test_memory_that_cannot_be_pinned_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
