@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from penstock_worker.device.filling import Filling
+from penstock_worker.device.filling import PinnedFilling
 from penstock_worker.device.side_stream import SideQueue
 
 MEASURED_SECONDS = 0.2
@@ -46,7 +46,7 @@ def copy_rates(
     pinned: Tensor,
     memory: Tensor,
     side: SideQueue,
-    filling: Filling,
+    filling: PinnedFilling,
     sources: Sequence[Sequence[np.ndarray]],
 ) -> CopyRates | None:
     """Measures, and leaves as many threads filling as bring memory to the bus's rate, or fill it
@@ -78,7 +78,10 @@ def copy_rates(
 
 
 def _filled(
-    target: np.ndarray, filling: Filling, sources: Sequence[Sequence[np.ndarray]], threads: int
+    target: np.ndarray,
+    filling: PinnedFilling,
+    sources: Sequence[Sequence[np.ndarray]],
+    threads: int,
 ) -> tuple[float, int]:
     """Returns bytes per second, and the threads."""
     filling.threads = threads

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 
-class Filling:
+class PinnedFilling:
     """Copies pieces, one behind another, by some threads at once."""
 
     def __init__(self, most: int) -> None:

@@ -22,7 +22,7 @@ from penstock_worker.device.memory import memory_of
 from penstock_worker.dtype import stays_quantised
 from penstock_worker.forward.expert_room import (
     Cache,
-    LayerBytes,
+    ExpertLayerBytes,
     card_room,
     copies_on_card,
     layer_bytes,
@@ -93,7 +93,7 @@ def expert_host(
 class _Sizes:
     """What is to be divided, bytes."""
 
-    layers: list[LayerBytes]
+    layers: list[ExpertLayerBytes]
     """Of layers that have experts."""
     rest: int
     copies: int
@@ -127,7 +127,7 @@ def _chosen(setup: Setup, found: _Sizes, device: torch.device, cache: Cache, bes
     return count
 
 
-def _check_host(layers: Sequence[LayerBytes]) -> None:
+def _check_host(layers: Sequence[ExpertLayerBytes]) -> None:
     """Raises StartupError where the host's memory has no room for these layers' experts."""
     needed, free = sum(each.host for each in layers), free_memory()
     if needed > free:

@@ -38,7 +38,7 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class LayerBytes:
+class ExpertLayerBytes:
     """What a layer's routed experts take."""
 
     card: int
@@ -109,7 +109,7 @@ def _of_drafts(setup: Setup, cache: Cache, layers: int) -> int:
 
 def layer_bytes(
     tensors: Mapping[str, StoredTensor], layers: Sequence[str]
-) -> tuple[list[LayerBytes], int]:
+) -> tuple[list[ExpertLayerBytes], int]:
     """Returns what each layer's experts take, and the bytes on the card of all other tensors.
 
     `layers`: the beginnings of the names of the layers' experts.
@@ -123,7 +123,7 @@ def layer_bytes(
         else:
             card[layer] += _on_card(tensor)
             host[layer] += _on_host(tensor)
-    return [LayerBytes(card[each], host[each]) for each in layers], rest
+    return [ExpertLayerBytes(card[each], host[each]) for each in layers], rest
 
 
 def copies_on_card(tensors: Mapping[str, StoredTensor], layers: Mapping[str, int]) -> int:

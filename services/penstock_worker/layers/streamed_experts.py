@@ -26,7 +26,7 @@ from penstock_kernels.triton.linear.gguf_weights import GGUFWeights
 from penstock_kernels.triton.matmul_tiles import EXPERTS
 from penstock_kernels.triton.rowwise.row_levels import gate_levels, row_levels
 from penstock_worker.device.copy_rates import CopyRates, copy_rates
-from penstock_worker.device.filling import Filling
+from penstock_worker.device.filling import PinnedFilling
 from penstock_worker.device.side_stream import SideMark, SideQueue, side_queue
 from penstock_worker.machine.memory import mib
 from penstock_worker.metrics.hand_over import HandOverCounts
@@ -53,7 +53,7 @@ class ExpertBuffers:
         self.device = device
         self.rate = LINK_BYTES
         """Bytes per second that come to the card, once it is measured."""
-        self._filling = Filling(threads)
+        self._filling = PinnedFilling(threads)
         self._size = 0
         self._turn = 0
 

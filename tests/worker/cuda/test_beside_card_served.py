@@ -200,7 +200,8 @@ def test_drafts(
     """Rows of drafts are rows like others: right ones are kept, and wrong ones change nothing."""
     said_by = json.dumps(drafts(tmp_path) | {"num_speculative_tokens": 2})
     way = replace(WAY, cpu_experts=words, speculation=said_by, steps=1)
-    asked, expected, found = (prompt(14, 9), 10, SAMPLED), [], []
+    asked, found = (prompt(14, 9), 10, SAMPLED), []
+    expected: list[int] = []
     for each in (ON_CARD, way):
         system = System(mixtures.folder(case, layers), NUMERICS, each)
         system.submit(9, *asked, prediction=expected)

@@ -20,7 +20,7 @@ from penstock_worker.forward import cpu_experts
 from penstock_worker.forward.backends import choose
 from penstock_worker.forward.expert_room import (
     Cache,
-    LayerBytes,
+    ExpertLayerBytes,
     beside_bytes,
     card_room,
     copies_on_card,
@@ -86,7 +86,7 @@ def test_bytes_on_the_card(mixture: CPUModel) -> None:
     tensors = gguf_tensors(mixture.weights.files, mixture.config)
     layers = [f"layers.{number}.mlp.experts." for number in range(3)]
     sizes, rest = layer_bytes(tensors, layers)
-    assert sizes == [LayerBytes(EACH, EACH)] * 3
+    assert sizes == [ExpertLayerBytes(EACH, EACH)] * 3
     assert copies_on_card(tensors, dict.fromkeys(layers, 6)) == COPIES
     assert rest + 3 * EACH == sum(each.content.nbytes for each in tensors.values())
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock_worker.device import copy_rates as module
 from penstock_worker.device.copy_rates import CopyRates, copy_rates
-from penstock_worker.device.filling import Filling
+from penstock_worker.device.filling import PinnedFilling
 from penstock_worker.device.side_stream import AtOnceBeside
 from tests.met import met
 
@@ -26,7 +26,7 @@ def test_any_threads_fill_the_same(sizes: list[int], threads: int) -> None:
     random = np.random.default_rng(0)
     pieces = [random.integers(0, 256, size, dtype=np.uint8) for size in sizes]
     target = np.zeros(sum(sizes) + 3, dtype=np.uint8)
-    filling = Filling(5)
+    filling = PinnedFilling(5)
     filling.threads = threads
     assert filling.fill(target, pieces) == sum(sizes)
     assert target.tobytes() == b"".join(each.tobytes() for each in pieces) + bytes(3)
@@ -64,7 +64,7 @@ class Paced(AtOnceBeside):
         yield
 
 
-class Threads(Filling):
+class Threads(PinnedFilling):
     """Fills 100 bytes a second for each thread, three at most, by the test's clock."""
 
     def __init__(self, most: int, clock: Clock) -> None:
