@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -272,10 +273,10 @@ def test_adapters_of_experts_are_refused(mixtures: Mixtures, tmp_path: Path) -> 
     system.submit(1, *REQUESTS[1])
     system.run()
     assert system.loaded is not None
-    answers: list[Any] = []
+    answers = SimpleQueue[Any]()
     loading = LoadAdapter(read_adapter(path)[0], str(path))
-    system.loaded.runner.feature(SlotAdapters).load(loading, answers.append)
-    (answer,) = answers
+    system.loaded.runner.feature(SlotAdapters).load(loading, answers.put)
+    answer = answers.get(timeout=60)
     assert isinstance(answer, AdapterFailed)
     assert "layers.0.mlp.experts.2.up_proj, part of a mixture of experts" in answer.reason
     system.submit(2, *REQUESTS[2])
