@@ -39,15 +39,16 @@ def _instruction(name: str, of: list[np.ndarray]) -> np.ndarray:
     if name == "mov.b32":
         return of[0]
     if name == "and.b32":
-        return of[0] & of[1]
+        return np.bitwise_and(of[0], of[1])
     if name == "or.b32":
-        return of[0] | of[1]
+        return np.bitwise_or(of[0], of[1])
     if name == "shf.l.wrap.b32":  # The upper half of two registers, shifted to the left.
         turn = of[2].astype(np.uint64) & np.uint64(31)
         both = of[1].astype(np.uint64) << np.uint64(32) | of[0].astype(np.uint64)
-        return ((both << turn) >> np.uint64(32)).astype(np.uint32)
+        turned: np.ndarray = ((both << turn) >> np.uint64(32)).astype(np.uint32)
+        return turned
     if name == "shr.u32":
-        return of[0] >> of[1]
+        return np.right_shift(of[0], of[1])
     if name == "prmt.b32":
         return _permuted(*of)
     if found := re.fullmatch(r"fma\.rn\.(bf16|f16)x2", name):
@@ -56,11 +57,12 @@ def _instruction(name: str, of: list[np.ndarray]) -> np.ndarray:
         pair = torch.from_numpy(of[0].astype("<u2").view(np.uint8).reshape(*of[0].shape, 2))
         return packed(pair.view(torch.float8_e4m3fn).to(torch.float16))
     if name == "cvt.f32.f16":
-        return halves(of[0], torch.float16)[..., 0].float().numpy().view("<u4")
+        single: np.ndarray = halves(of[0], torch.float16)[..., 0].float().numpy().view("<u4")
+        return single
     if name == "cvt.rn.bf16x2.f32":
         # The first source becomes the upper half.
-        pair = np.stack([each.view("<f4") for each in reversed(of)], -1)
-        return packed(torch.from_numpy(pair).to(torch.bfloat16))
+        both_floats = np.stack([each.view("<f4") for each in reversed(of)], -1)
+        return packed(torch.from_numpy(both_floats).to(torch.bfloat16))
     raise ValueError(f"{name} is no known instruction")
 
 

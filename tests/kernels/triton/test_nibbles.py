@@ -76,7 +76,9 @@ def check_planes(assembly: str, planes: int) -> None:
     offset = ptx.packed(torch.full((len(levels), 2), -128.0 - zero).bfloat16())
     for chosen in ((0, 1, 2, 3), (12, 13, 14, 15), (5, 4, 11, 0)):
         registers = {"$5": offset, "$6": offset}
-        registers["$4"] = sum(raw[:, at] << np.uint32(8 * n) for n, at in enumerate(chosen))
+        registers["$4"] = np.bitwise_or.reduce(
+            [raw[:, at] << np.uint32(8 * n) for n, at in enumerate(chosen)], 0
+        )
         for n, at in enumerate(chosen):
             registers[f"${7 + n}"] = np.full(len(levels), (36 - at) & 31, dtype=np.uint32)
             for plane, bits in enumerate(of_planes):
