@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 Registers = dict[str, np.ndarray]
+BITWISE = {"and.b32": np.bitwise_and, "or.b32": np.bitwise_or, "shr.u32": np.right_shift}
 WIDTH = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -38,17 +39,14 @@ def run(text: str, inputs: dict[str, np.ndarray]) -> Registers:
 def _instruction(name: str, of: list[np.ndarray]) -> np.ndarray:
     if name == "mov.b32":
         return of[0]
-    if name == "and.b32":
-        return np.bitwise_and(of[0], of[1])
-    if name == "or.b32":
-        return np.bitwise_or(of[0], of[1])
+    if name in BITWISE:
+        made: np.ndarray = BITWISE[name](*of)
+        return made
     if name == "shf.l.wrap.b32":  # The upper half of two registers, shifted to the left.
         turn = of[2].astype(np.uint64) & np.uint64(31)
         both = of[1].astype(np.uint64) << np.uint64(32) | of[0].astype(np.uint64)
         turned: np.ndarray = ((both << turn) >> np.uint64(32)).astype(np.uint32)
         return turned
-    if name == "shr.u32":
-        return np.right_shift(of[0], of[1])
     if name == "prmt.b32":
         return _permuted(*of)
     if found := re.fullmatch(r"fma\.rn\.(bf16|f16)x2", name):
