@@ -51,9 +51,16 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def checked(locked: dict[str, Locked], name: str, why: str) -> str:
+    """Returns the name.  why: for the error. Raises LookupError if it isn't locked."""
+    if name not in locked:
+        raise LookupError(f"lock.txt has no {name} ({why}): its head says how it is made anew")
+    return name
+
+
 def closure(locked: dict[str, Locked], roots: set[str]) -> set[str]:
-    """Those packages and all that they need. Raises KeyError for one that isn't locked."""
-    found = {name for name in roots if locked[name]}
+    """Those packages and all that they need. Raises LookupError for one that isn't locked."""
+    found = {checked(locked, name, "it was named") for name in roots}
     while True:
         more = {name for name, each in locked.items() if each.via & found} - found
         if not more:
@@ -62,17 +69,24 @@ def closure(locked: dict[str, Locked], roots: set[str]) -> set[str]:
 
 
 def wanted(locked: dict[str, Locked], project: dict[str, object], names: list[str]) -> set[str]:
-    """names: extras, or packages behind a `=`. Raises KeyError for what isn't there."""
+    """names: extras, or packages behind a `=`. What isn't for every machine is among them: its line
+    has the marker by which pip skips it. Raises LookupError for what isn't there."""
     packages = {normal(name[1:]) for name in names if name.startswith("=")}
     if packages:
         return closure(locked, packages)
     extras: dict[str, list[str]] = project["optional-dependencies"]  # type: ignore[assignment]
-    needed: list[str] = list(project["dependencies"])  # type: ignore[call-overload]
+    own: list[str] = project["dependencies"]  # type: ignore[assignment]
+    roots = _roots(locked, own, "one of the project's own dependencies")
     for name in names:
-        needed += extras[name]
-    roots = {normal(_NAME.findall(each)[0]) for each in needed}
+        if name not in extras:
+            raise LookupError(f"there is no extra {name}: {', '.join(sorted(extras))}")
+        roots |= _roots(locked, extras[name], f"the extra {name} needs it")
     found = closure(locked, roots)
     return {name for name in found if not WITH_TORCH.fullmatch(name) or name in roots - {"torch"}}
+
+
+def _roots(locked: dict[str, Locked], requirements: list[str], why: str) -> set[str]:
+    return {checked(locked, normal(_NAME.findall(each)[0]), why) for each in requirements}
 
 
 def main() -> None:
@@ -81,7 +95,11 @@ def main() -> None:
     project: dict[str, object] = {}
     if not all(name.startswith("=") for name in names):
         project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for name in sorted(wanted(locked, project, names)):
+    try:
+        found = sorted(wanted(locked, project, names))
+    except LookupError as error:
+        sys.exit(f"requirements.py: {error}")
+    for name in found:
         sys.stdout.write("\n".join(locked[name].lines) + "\n")
 
 

@@ -73,8 +73,43 @@ def test_torch_is_left_to_who_chooses_its_build() -> None:
     assert not any(WITH_TORCH.fullmatch(name) for name in names)
     assert "triton" in wanted(LOCKED, PROJECT, ["worker", "cuda"])
     assert {"torch", "triton", "nvidia-cublas", "sympy"} <= closure(LOCKED, {"torch"})
-    with pytest.raises(KeyError, match="nonsense"):
+
+
+EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev", "all"})
+MACHINES = [
+    {"sys_platform": system, "platform_system": system.title(), "platform_machine": machine}
+    for system, machine in (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
+]
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_every_extra_is_locked_for_the_machines_that_it_is_for(extra: str) -> None:
+    """pip skips a line whose marker is false on the machine."""
+    found = wanted(LOCKED, PROJECT, ["gateway", extra])
+    for each in map(Requirement, PROJECT["optional-dependencies"][extra]):
+        if each.name == "torch":
+            continue
+        assert normal(each.name) in found
+        line = Requirement(LOCKED[normal(each.name)].lines[0].removesuffix("\\"))
+        for machine in MACHINES:
+            wants, has = (
+                marker is None or marker.evaluate(dict(machine))
+                for marker in (each.marker, line.marker)
+            )
+            assert has == wants, machine
+
+
+def test_what_is_not_locked_is_named_with_who_wants_it() -> None:
+    with pytest.raises(LookupError, match=r"no extra nonsense: .*flash-attention-3"):
         wanted(LOCKED, PROJECT, ["nonsense"])
+    less = {name: each for name, each in LOCKED.items() if name != "tokenspeed-fa3"}
+    with pytest.raises(
+        LookupError,
+        match=r"lock\.txt has no tokenspeed-fa3 \(the extra flash-attention-3 needs it\)",
+    ):
+        wanted(less, PROJECT, ["worker", "flash-attention-3"])
+    with pytest.raises(LookupError, match=r"lock\.txt has no nonsense"):
+        closure(LOCKED, {"nonsense"})
 
 
 STAGE = re.compile(
