@@ -1,6 +1,6 @@
 """Phi-4-multimodal's decoder and its vision tower: a SigLIP tower over a sheet's tiles, the layer
 before its last, lines of means of squares of patches, and Phi-3's decoder. Its audio tower is in
-`families/phi4_multimodal_audio.py`.
+`penstock_families/phi4_multimodal_audio.py`.
 
 The makers' own config.json says less than transformers': the tower's sizes are constants of their
 code. Their checkpoint has two adapters of the decoder's among its weights, for pictures and for
