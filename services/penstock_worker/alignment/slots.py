@@ -1,4 +1,12 @@
-"""The sequences of a step whose tokens are to be aligned in time."""
+"""The sequences of a step whose tokens are to be aligned in time: from a decoder's attention to a
+sound to the times of tokens.
+
+Sources: the method that Whisper's authors published with their code in 2023, with the numbers of
+transformers' `return_token_timestamps`: weights of the heads that follow the sound, each column
+normalised over the tokens, a median over neighbouring rows of the encoder, the mean over heads, and
+dynamic time warping, the cheapest way through a matrix that goes back in neither direction (Sakoe
+and Chiba, "Dynamic programming algorithm optimization for spoken word recognition", 1978).
+"""
 
 from __future__ import annotations
 
@@ -110,13 +118,6 @@ def token_rows(crossing: Crossing, *, rows: int, skipped: int, filter_width: int
 
     crossing: of the whole sequence.  rows: of the encoder, its first ones, that hold sound.
     Raises ValueError for numbers that aren't finite.
-
-    From attention to a sound to the times of tokens.
-
-    Source: the method that Whisper's authors published with their code in 2023, with the numbers of
-    transformers' `return_token_timestamps`: weights of the heads that follow the sound, each column
-    normalised over the tokens, a median over neighbouring rows of the encoder, the mean over heads,
-    and dynamic time warping.
     """
     mean: Tensor | None = None
     for head in range(crossing.queries.shape[1]):
@@ -162,11 +163,6 @@ def first_columns(costs: np.ndarray) -> np.ndarray:
     costs: [rows, columns] float64, with at least one of each. The way begins in the first row and
     column, and ends in the last ones. Sums are rounded to float32. Of equally cheap ways, the one
     is taken that arrives by columns.
-
-    Dynamic time warping: the cheapest way through a matrix that goes back in neither direction.
-
-    Source: Sakoe and Chiba, "Dynamic programming algorithm optimization for spoken word
-    recognition", 1978.
     """
     arrived = _arrivals(costs)
     row, column = costs.shape

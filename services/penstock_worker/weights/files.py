@@ -87,9 +87,13 @@ def _named(
 def read_tensors(
     file: GGUFFile, ours: Callable[[str], str | None], flat: frozenset[str] = frozenset()
 ) -> dict[str, StoredTensor]:
-    """Returns a file's tensors by our names. ours: the name for one of the file's; None for one
-    that isn't needed.  flat: our names of tensors that may have dimensions of one element around
-    their own.  Raises UnsupportedModel for two tensors of one meaning."""
+    """Returns the tensors of an mmproj file, llama.cpp's file of a media encoder, by our names.
+
+    ours: the name for one of the file's; None for one that isn't needed.  flat: our names of
+    tensors that may have dimensions of one element around their own.
+
+    Raises UnsupportedModel for two tensors of one meaning, or one that is NVFP4.
+    """
     found: dict[str, StoredTensor] = {}
     for tensor in file.tensors.values():
         name = ours(tensor.name)

@@ -3,10 +3,15 @@
 adapter_model.safetensors has, for each module of the model, PREFIX.MODULE.lora_A.weight [rank,
 inputs] and PREFIX.MODULE.lora_B.weight [outputs, rank], with DoRA also
 PREFIX.MODULE.lora_magnitude_vector [outputs]; of an embedding lora_embedding_A [rank, tokens] and
-lora_embedding_B [size, rank]. PREFIX.MODULE.weight is a whole matrix. Factors of all experts
-together: see the end of this file. Which modules are changed
+lora_embedding_B [size, rank]. PREFIX.MODULE.weight is a whole matrix. Which modules are changed
 follows from these tensors; `target_modules`, `layers_to_transform` and `modules_to_save` only say
 how they came to be chosen.
+
+Where a model has the matrices of all experts in one parameter (`target_parameters`), PEFT wraps the
+module of experts, once for each parameter, the model's first one innermost:
+MODULE.experts.lora_A.weight and MODULE.experts.base_layer.lora_A.weight. A has the factors of one
+expert below those of another, [experts * rank, inputs]; B has an expert's columns apart, [outputs,
+rank * experts], the number of the expert changing fastest.
 """
 
 from __future__ import annotations
@@ -218,14 +223,6 @@ def expert_parameters(modules: Iterable[str], config: PeftConfig) -> dict[str, s
     the names that they lie under. `modules`: all of these names in the file.
 
     Raises UnfitAdapter if the settings don't say which they are.
-
-    Adapters of experts' parameters in PEFT's folders (`target_parameters`).
-
-    Where a model has the matrices of all experts in one parameter, PEFT wraps the module of
-    experts, once for each parameter, the model's first one innermost: MODULE.experts.lora_A.weight
-    and MODULE.experts.base_layer.lora_A.weight. A has the factors of one expert below those of
-    another, [experts * rank, inputs]; B has an expert's columns apart, [outputs, rank * experts],
-    the number of the expert changing fastest.
     """
     wrappers: dict[str, list[str]] = {}
     for name in modules:

@@ -1,5 +1,5 @@
-"""The sources of media and their bytes: a data: URI, a file, the network, or an object of the
-program that uses the library."""
+"""The sources of media and their bytes: a data: URI, a file, the network, an object of the program
+that uses the library, or, of a sound, base64 and the name of a format, as OpenAI has it."""
 
 from __future__ import annotations
 
@@ -281,10 +281,8 @@ SOUND_FORMATS = ("wav", "mp3", "flac", "ogg", "opus", "aiff", "m4a", "mp4", "aac
 
 
 def sound_uri(given: Any, where: str) -> str:
-    """The sound as a data: URI. Raises InvalidRequest.
-
-    OpenAI's way to send a sound: base64 and the name of a format.
-    """
+    """Returns a sound as a data: URI. given: an object with `data`, base64, and `format`.  where:
+    its place in the request. Raises InvalidRequest."""
     if not isinstance(given, Mapping):
         raise InvalidRequest(
             f"{where} must be an object with data and format", param=where, code="invalid_type"

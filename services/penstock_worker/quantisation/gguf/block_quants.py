@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Q4_0: blocks of 32 4-bit values with offset 8, and a scale.
 def _decode_q4_0(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * (nibbles(blocks[:, 2:]).float() - 8)
 
@@ -23,9 +22,9 @@ def _split_q4_0(blocks: Tensor) -> dict[str, Tensor]:
 
 
 Q4_0 = gguf_format("Q4_0", _decode_q4_0, layout=Layout(4, offset=8), split=_split_q4_0, packed=True)
+"""Blocks of 32 4-bit values with offset 8, and a scale."""
 
 
-# Q4_1: blocks of 32 4-bit values, with a scale and a minimum.
 def _decode_q4_1(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * nibbles(blocks[:, 4:]).float() + half(blocks, 2).float()
 
@@ -37,10 +36,9 @@ def _split_q4_1(blocks: Tensor) -> dict[str, Tensor]:
 Q4_1 = gguf_format(
     "Q4_1", _decode_q4_1, layout=Layout(4, minima=True), split=_split_q4_1, packed=True
 )
+"""Blocks of 32 4-bit values, with a scale and a minimum."""
 
 
-# Q5_0: blocks of 32 5-bit values with offset 16, whose fifth bits are stored separately, and a
-# scale.
 def _decode_q5_0(blocks: Tensor) -> Tensor:
     levels = nibbles(blocks[:, 6:]) | fifth_bits(blocks, 2)
     return half(blocks, 0).float() * (levels.float() - 16)
@@ -61,10 +59,9 @@ def _split_q5_0(blocks: Tensor) -> dict[str, Tensor]:
 Q5_0 = gguf_format(
     "Q5_0", _decode_q5_0, layout=Layout(5, offset=16), split=_split_q5_0, packed=True
 )
+"""Blocks of 32 5-bit values with offset 16, whose fifth bits are stored separately, and a scale."""
 
 
-# Q5_1: blocks of 32 5-bit values, whose fifth bits are stored separately, with a scale and a
-# minimum.
 def _decode_q5_1(blocks: Tensor) -> Tensor:
     levels = nibbles(blocks[:, 8:]) | fifth_bits(blocks, 4)
     return half(blocks, 0).float() * levels.float() + half(blocks, 2).float()
@@ -83,9 +80,9 @@ def _split_q5_1(blocks: Tensor) -> dict[str, Tensor]:
 Q5_1 = gguf_format(
     "Q5_1", _decode_q5_1, layout=Layout(5, minima=True), split=_split_q5_1, packed=True
 )
+"""Blocks of 32 5-bit values, whose fifth bits are stored separately, with a scale and a minimum."""
 
 
-# Q8_0: blocks of 32 signed bytes, and a scale.
 def _decode_q8_0(blocks: Tensor) -> Tensor:
     return half(blocks, 0).float() * signed(blocks, 2, 34).float()
 
@@ -95,3 +92,4 @@ def _split_q8_0(blocks: Tensor) -> dict[str, Tensor]:
 
 
 Q8_0 = gguf_format("Q8_0", _decode_q8_0, layout=Layout(8), split=_split_q8_0, packed=True)
+"""Blocks of 32 signed bytes, and a scale."""

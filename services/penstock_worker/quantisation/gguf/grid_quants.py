@@ -79,9 +79,9 @@ def _four_signs(word: Tensor) -> Tensor:
     return ((word[..., None] >> torch.tensor([0, 7, 14, 21])) & 127).flatten(1)
 
 
-# IQ2_XXS: super-blocks of 256 values, in groups of 32: four vectors of 8, four times 7 signs, and
-# a 4-bit scale.
 def _iq2_xxs(blocks: Tensor) -> Groups:
+    """IQ2_XXS: super-blocks of 256 values, in groups of 32: four vectors of 8, four times 7 signs,
+    and a 4-bit scale."""
     by_group = blocks[:, 2:].unflatten(-1, (8, 8))
     word = words(by_group[..., 4:].flatten(1), 4)
     places = by_group[..., :4].flatten(1).long() * PARITY + _four_signs(word)
@@ -89,33 +89,33 @@ def _iq2_xxs(blocks: Tensor) -> Groups:
     return Groups(levels, _scales(blocks, word >> 28, 1 / 8))
 
 
-# IQ2_XS: the same with a 4-bit scale for 16 values, and numbers of 9 bits with 7 signs each.
 def _iq2_xs(blocks: Tensor) -> Groups:
+    """IQ2_XS: as IQ2_XXS, with a 4-bit scale for 16 values, and numbers of 9 bits with 7 signs
+    each."""
     both, scales = words(blocks[:, 2:66], 2), nibbles_in_turn(blocks[:, 66:])
     places = (both & 511) * PARITY + (both >> 9)
     levels = _looked_up(_with_signs(IQ2_XS, PARITY), places, 16)
     return Groups(levels, _scales(blocks, scales, 1 / 8))
 
 
-# IQ2_S: the same with all signs, and numbers of 10 bits, whose upper ones are stored separately.
 def _iq2_s(blocks: Tensor) -> Groups:
+    """IQ2_S: as IQ2_XS, with all signs, and numbers of 10 bits, whose upper ones are stored
+    separately."""
     upper = (blocks[:, 66:74, None] >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)) & 3
     numbers = blocks[:, 2:34].long() | upper.flatten(1).long() << 8
     levels = _looked_up(_with_signs(IQ2_S, 256), numbers * 256 + blocks[:, 34:66], 16)
     return Groups(levels, _scales(blocks, nibbles_in_turn(blocks[:, 74:]), 1 / 8))
 
 
-# IQ3_XXS: super-blocks of 256 values, in groups of 32: eight vectors of 4, four times 7 signs, and
-# a 4-bit scale.
 def _iq3_xxs(blocks: Tensor) -> Groups:
+    """IQ3_XXS: super-blocks of 256 values, in groups of 32: eight vectors of 4, four times 7 signs,
+    and a 4-bit scale."""
     word = words(blocks[:, 66:], 4)
     signs = nibbles_in_turn(_completed(_four_signs(word)))
     levels = _looked_up(_with_signs(IQ3_XXS, 16), blocks[:, 2:66].long() * 16 + signs, 32)
     return Groups(levels, _scales(blocks, word >> 28, 1 / 4))
 
 
-# IQ3_S: the same with all signs, and numbers of 9 bits, whose highest ones are stored separately.
-# Values are odd numbers from -15 to 15.
 @cache
 def _iq3_s_levels() -> Tensor:
     values = _with_signs(IQ3_S, 16).view(torch.int8).unflatten(0, (-1, 4))
@@ -123,6 +123,8 @@ def _iq3_s_levels() -> Tensor:
 
 
 def _iq3_s(blocks: Tensor) -> Groups:
+    """IQ3_S: as IQ3_XXS, with all signs, and numbers of 9 bits, whose highest ones are stored
+    separately. Values are odd numbers from -15 to 15."""
     numbers = blocks[:, 2:66].long() | bits_of(blocks[:, 66:74]).long() << 8
     signs = nibbles_in_turn(blocks[:, 74:106])
     levels = _looked_up(_iq3_s_levels(), numbers * 16 + signs, 32).view(torch.uint8)
@@ -130,15 +132,15 @@ def _iq3_s(blocks: Tensor) -> Groups:
     return Groups(levels, 2 * scales, -15 * scales)
 
 
-# IQ1_S: super-blocks of 256 values, in groups of 32: four vectors of 8 with numbers of 11 bits,
-# whose upper ones are stored separately, with a 3-bit scale and whether an eighth is added or
-# subtracted.
 @cache
 def _iq1_s_levels() -> Tensor:
     return _as_numbers(vectors(IQ1) + 1)
 
 
 def _iq1_s(blocks: Tensor) -> Groups:
+    """IQ1_S: super-blocks of 256 values, in groups of 32: four vectors of 8 with numbers of 11
+    bits, whose upper ones are stored separately, with a 3-bit scale and whether an eighth is added
+    or subtracted."""
     above = words(blocks[:, 34:], 2)
     upper = (above[..., None] >> torch.tensor([0, 3, 6, 9])) & 7
     places = blocks[:, 2:34].long() | upper.flatten(1) << 8
@@ -148,8 +150,6 @@ def _iq1_s(blocks: Tensor) -> Groups:
     return Groups(levels, scales, scales * shift)
 
 
-# IQ1_M: the same with a 3-bit scale for 16 values and a shift for 8. The float16 lies in the upper
-# bits of four words, below which are the scales.
 @cache
 def _iq1_m_levels() -> Tensor:
     """Returns the vectors' levels in eighths, with the shift added, then with it subtracted."""
@@ -158,6 +158,8 @@ def _iq1_m_levels() -> Tensor:
 
 
 def _iq1_m(blocks: Tensor) -> Groups:
+    """IQ1_M: as IQ1_S, with a 3-bit scale for 16 values and a shift for 8. The float16 lies in the
+    upper bits of four words, below which are the scales."""
     above = nibbles_in_turn(blocks[:, 32:48]).long()
     levels = _looked_up(_iq1_m_levels(), blocks[:, :32].long() | above << 8, 16)
     packed = words(blocks[:, 48:], 2)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# What several K-quants have in common: super-blocks of 256 elements, in eight groups of 32 with a
-# 6-bit scale and minimum each, in units of one float16 for the scales and one for the minima.
 def k_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Unpacks eight 6-bit scales and minima from 12 bytes; each [blocks, 8] uint8."""
     low, middle, high = packed.split(4, -1)
@@ -59,8 +57,6 @@ def k_factors(blocks: Tensor) -> dict[str, Tensor]:
     }
 
 
-# Q2_K: super-blocks of 256 2-bit values, in groups of 16 with a 4-bit scale and minimum each, in
-# units of one float16 for the scales and one for the minima.
 def _decode_q2_k(blocks: Tensor) -> Tensor:
     scales = half(blocks, 80).float() * (blocks[:, :16] & 15).float()
     minima = half(blocks, 82).float() * (blocks[:, :16] >> 4).float()
@@ -81,10 +77,10 @@ def _split_q2_k(blocks: Tensor) -> dict[str, Tensor]:
 _Q2_K_LAYOUT = Layout(4, group=16, minima=True, factors="uint8")
 
 Q2_K = gguf_format("Q2_K", _decode_q2_k, layout=_Q2_K_LAYOUT, split=_split_q2_k, packed=True)
+"""Super-blocks of 256 2-bit values, in groups of 16 with a 4-bit scale and minimum each, in units
+of one float16 for the scales and one for the minima."""
 
 
-# Q3_K: super-blocks of 256 3-bit values with offset 4, whose third bits are stored separately, in
-# groups of 16 with a 6-bit scale each, in units of one float16.
 def _levels_q3_k(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] uint8, from 0 to 7, where 4 stands for zero."""
     return two_bit_levels(blocks[:, 32:96]) | group_bits(blocks[:, :32]) << 2
@@ -116,9 +112,10 @@ def _split_q3_k(blocks: Tensor) -> dict[str, Tensor]:
 _Q3_K_LAYOUT = Layout(4, offset=4, group=16, factors="int8")
 
 Q3_K = gguf_format("Q3_K", _decode_q3_k, layout=_Q3_K_LAYOUT, split=_split_q3_k, packed=True)
+"""Super-blocks of 256 3-bit values with offset 4, whose third bits are stored separately, in groups
+of 16 with a 6-bit scale each, in units of one float16."""
 
 
-# Q4_K: the K-quant of 4-bit values.
 def _decode_q4_k(blocks: Tensor) -> Tensor:
     return k_values(blocks, k_nibbles(blocks[:, 16:]))
 
@@ -130,9 +127,10 @@ def _split_q4_k(blocks: Tensor) -> dict[str, Tensor]:
 _Q4_K_LAYOUT = Layout(4, minima=True, factors="uint8")
 
 Q4_K = gguf_format("Q4_K", _decode_q4_k, layout=_Q4_K_LAYOUT, split=_split_q4_k, packed=True)
+"""Super-blocks of 256 4-bit values, in groups of 32 with a 6-bit scale and minimum each, in units
+of one float16 for the scales and one for the minima."""
 
 
-# Q5_K: the K-quant of 5-bit values, whose fifth bits are stored separately.
 def _levels_q5_k(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] uint8, from 0 to 31."""
     return k_nibbles(blocks[:, 48:]) | group_bits(blocks[:, 16:48]) << 4
@@ -150,10 +148,9 @@ def _split_q5_k(blocks: Tensor) -> dict[str, Tensor]:
 _Q5_K_LAYOUT = Layout(5, minima=True, factors="uint8")
 
 Q5_K = gguf_format("Q5_K", _decode_q5_k, layout=_Q5_K_LAYOUT, split=_split_q5_k, packed=True)
+"""As Q4_K, with 5-bit values, whose fifth bits are stored separately."""
 
 
-# Q6_K: super-blocks of 256 6-bit values with offset 32, in groups of 16 with an int8 scale each,
-# in units of one float16.
 def _levels_q6_k(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] uint8, from 0 to 63, where 32 stands for zero."""
     low = nibbles(blocks[:, :128].unflatten(-1, (2, 64))).reshape(-1, 8, 32)
@@ -179,3 +176,5 @@ def _split_q6_k(blocks: Tensor) -> dict[str, Tensor]:
 _Q6_K_LAYOUT = Layout(6, offset=32, group=16, factors="int8")
 
 Q6_K = gguf_format("Q6_K", _decode_q6_k, layout=_Q6_K_LAYOUT, split=_split_q6_k, packed=True)
+"""Super-blocks of 256 6-bit values with offset 32, in groups of 16 with an int8 scale each, in
+units of one float16."""

@@ -25,7 +25,6 @@ def looked_up(levels: Tensor, table: tuple[int, ...]) -> Tensor:
     return torch.tensor(table, dtype=torch.int8)[levels.int()]
 
 
-# IQ4_NL: blocks of 32 4-bit entries of a table, and a scale.
 def _values_iq4_nl(blocks: Tensor) -> Tensor:
     return looked_up(nibbles(blocks[:, 2:]), IQ4)
 
@@ -39,10 +38,9 @@ def _split_iq4_nl(blocks: Tensor) -> dict[str, Tensor]:
 
 
 IQ4_NL = gguf_format("IQ4_NL", _decode_iq4_nl, layout=Layout(8), split=_split_iq4_nl, packed=True)
+"""Blocks of 32 4-bit entries of a table, and a scale."""
 
 
-# IQ4_XS: super-blocks of 256 4-bit entries of a table, in groups of 32 with a 6-bit scale each, in
-# units of one float16.
 def _values_iq4_xs(blocks: Tensor) -> Tensor:
     """Returns [blocks, 8, 32] int8."""
     return looked_up(nibbles(blocks[:, 8:].unflatten(-1, (8, 16))), IQ4)
@@ -74,10 +72,10 @@ _IQ4_XS_LAYOUT = Layout(8, factors="int8")
 IQ4_XS = gguf_format(
     "IQ4_XS", _decode_iq4_xs, layout=_IQ4_XS_LAYOUT, split=_split_iq4_xs, packed=True
 )
+"""Super-blocks of 256 4-bit entries of a table, in groups of 32 with a 6-bit scale each, in units
+of one float16."""
 
 
-# MXFP4: blocks of 32 4-bit floating-point numbers, and a power of two as their scale, as the OCP
-# microscaling formats, version 1.0, have it. The low nibbles are the first half.
 def _values_mxfp4(blocks: Tensor) -> Tensor:
     return looked_up(nibbles(blocks[:, 1:]), E2M1)
 
@@ -101,10 +99,10 @@ def _split_mxfp4(blocks: Tensor) -> dict[str, Tensor]:
 _MXFP4_LAYOUT = Layout(4, e2m1=True, factors="uint8", unit=0)
 
 MXFP4 = gguf_format("MXFP4", _decode_mxfp4, layout=_MXFP4_LAYOUT, split=_split_mxfp4, packed=True)
+"""Blocks of 32 4-bit floating-point numbers, and a power of two as their scale, as the OCP
+microscaling formats, version 1.0, have it. The low nibbles are the first half."""
 
 
-# NVFP4: blocks of 64 4-bit floating-point numbers, of which 16 share a scale of type e4m3 without a
-# sign. Matrices are read as those of checkpoints are (checkpoints.nvfp4), which have a factor.
 def _codes_nvfp4(blocks: Tensor) -> Tensor:
     """Returns [blocks, 4, 16] uint8, below 16."""
     return nibbles(blocks[:, 4:].unflatten(-1, (4, 8)))
@@ -129,3 +127,5 @@ def _split_nvfp4(blocks: Tensor) -> dict[str, Tensor]:
 _NVFP4_LAYOUT = Layout(4, e2m1=True, group=16, factors="uint8", unit=0)
 
 NVFP4 = gguf_format("NVFP4", _decode_nvfp4, layout=_NVFP4_LAYOUT, split=_split_nvfp4, packed=True)
+"""Blocks of 64 4-bit floating-point numbers, of which 16 share a scale of type e4m3 without a sign.
+Matrices are read as those of checkpoints are (checkpoints.nvfp4), which have a factor."""

@@ -30,8 +30,6 @@ def _groups(levels: Tensor, unit: Tensor) -> Groups:
     return Groups(by_group, scales, -scales)
 
 
-# TQ1_0: 256 values, of which five or four are the digits of a number in base 3, stored as a
-# fraction of 256: the first one is the highest.
 @cache
 def _digits_of_bytes() -> Tensor:
     """Returns [5 digits, 256 bytes] uint8."""
@@ -46,6 +44,8 @@ def _digits(packed: Tensor, count: int) -> Tensor:
 
 
 def _tq1_0(blocks: Tensor) -> Groups:
+    """TQ1_0: 256 values, of which five or four are the digits of a number in base 3, stored as a
+    fraction of 256: the first one is the highest."""
     digits = (
         _digits(blocks[:, :32], 5),
         _digits(blocks[:, 32:48], 5),
@@ -66,8 +66,8 @@ def _q2_0(blocks: Tensor) -> Groups:
     return _groups(levels.flatten(1), half(blocks, 0))
 
 
-# Q1_0: 128 signs: 1 is positive.
 def _q1_0(blocks: Tensor) -> Groups:
+    """Q1_0: 128 signs: 1 is positive."""
     return _groups(2 * bits_of(blocks[:, 2:]), half(blocks, 0))
 
 

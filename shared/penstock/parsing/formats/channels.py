@@ -42,12 +42,6 @@ HARMONY = ChannelFormat(
 )
 
 
-# Answers of Kimi K3, in channels that are opened and closed (XTML). Each argument has its type:
-#
-# <|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>\
-# <|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>\
-# <|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|>\
-# <|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>
 def _channel(name: str) -> MarkPair:
     return MarkPair(f"<|open|>{name}<|sep|>", f"<|close|>{name}<|sep|>")
 
@@ -57,6 +51,12 @@ _KIMI_K3_TOKENS = ("<|open|>", "<|close|>", "<|sep|>")
 _JSON_TYPES = ("number", "integer", "boolean", "null", "object", "array")
 _RESPONSE = _channel("response")
 
+# Answers of Kimi K3, in channels that are opened and closed (XTML). Each argument has its type:
+#
+# <|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>\
+# <|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|>\
+# <|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|>\
+# <|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>
 KIMI_K3 = CallFormat(
     names=("kimi_k3",),
     models="Kimi K3",
@@ -109,6 +109,9 @@ KIMI_K3_THOUGHTS = ThoughtFormat(
 )
 
 
+_MUSE_BLOCK = MarkPair("<atem:function_calls>", "</atem:function_calls>")
+_MUSE = Recognised(all_of=("<atem:invoke",))
+
 # Answers of Muse Glimmer: messages to the model itself, to the user and to tools:
 #
 #  to=self<|message|>Hm.<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>
@@ -116,9 +119,6 @@ KIMI_K3_THOUGHTS = ThoughtFormat(
 # <atem:parameter name="city">Paris</atem:parameter>
 # </atem:invoke>
 # </atem:function_calls><|eot|>
-_MUSE_BLOCK = MarkPair("<atem:function_calls>", "</atem:function_calls>")
-_MUSE = Recognised(all_of=("<atem:invoke",))
-
 MUSE_GLIMMER = CallFormat(
     names=("muse_glimmer",),
     models="Muse Glimmer",

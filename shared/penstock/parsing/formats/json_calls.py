@@ -115,6 +115,8 @@ MISTRAL = CallFormat(
 )
 
 
+_COMMAND = Recognised(all_of=("<|START_ACTION|>",), families=("cohere2",))
+
 # Answers of Command R7B, A and later, in blocks for thoughts, calls and words, and calls of
 # Command R and R+:
 #
@@ -130,8 +132,6 @@ MISTRAL = CallFormat(
 #         "parameters": {"city": "Paris"}
 #     }
 # ]```
-_COMMAND = Recognised(all_of=("<|START_ACTION|>",), families=("cohere2",))
-
 COMMAND = CallFormat(
     names=("cohere_command3", "command_r7b"),
     models="Command R7B, Command A",
@@ -178,13 +178,13 @@ COMMAND_R = CallFormat(
 )
 
 
+_TOOLS = MarkPair("<|tools_prefix|>", "<|tools_suffix|>")
+_INNER = MarkPair("<|inner_prefix|>", "<|inner_suffix|>")
+
 # Answers of Apertus. The name of a call is the key of its arguments:
 #
 # <|inner_prefix|>Hm.<|inner_suffix|><|tools_prefix|>[{"get_weather": {"city": "Paris"}}]\
 # <|tools_suffix|>
-_TOOLS = MarkPair("<|tools_prefix|>", "<|tools_suffix|>")
-_INNER = MarkPair("<|inner_prefix|>", "<|inner_suffix|>")
-
 APERTUS = CallFormat(
     names=("apertus",),
     models="Apertus",
@@ -213,6 +213,13 @@ APERTUS_THOUGHTS = ThoughtFormat(
 )
 
 
+_OBJECT = Written(begin='{"name": "', head_end='", "arguments": ', end="}")
+
+
+def _list(begin: str, end: str) -> Written:
+    return replace(_OBJECT, before=begin, between=", ", after=end)
+
+
 # Calls as JSON objects, or a list of them, between marks that only some families use:
 #
 # <tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}}]</tool_calls>
@@ -226,13 +233,6 @@ APERTUS_THOUGHTS = ThoughtFormat(
 # function call<|role_sep|>
 # {"name": "get_weather", "arguments": {"city": "Paris"}}
 # <toolcall> {"name": "get_weather", "arguments": {"city": "Paris"}} </toolcall>
-_OBJECT = Written(begin='{"name": "', head_end='", "arguments": ', end="}")
-
-
-def _list(begin: str, end: str) -> Written:
-    return replace(_OBJECT, before=begin, between=", ", after=end)
-
-
 TOOL_CALLS = CallFormat(
     names=("jamba", "hunyuan_a13b", "minimax"),
     models="Jamba, Hunyuan A13B, MiniMax M1, Apriel",

@@ -179,6 +179,9 @@ MINIMAX_M3_THOUGHTS = ThoughtFormat(
 )
 
 
+_SEED_BLOCK = MarkPair("<seed:tool_call>", "</seed:tool_call>")
+_SEED_THINK = MarkPair("<seed:think>", "</seed:think>")
+
 # Answers of Seed-OSS:
 #
 # <seed:think>Hm.</seed:think><seed:tool_call>
@@ -186,9 +189,6 @@ MINIMAX_M3_THOUGHTS = ThoughtFormat(
 # <parameter=city>Paris</parameter>
 # </function>
 # </seed:tool_call>
-_SEED_BLOCK = MarkPair("<seed:tool_call>", "</seed:tool_call>")
-_SEED_THINK = MarkPair("<seed:think>", "</seed:think>")
-
 SEED_OSS = CallFormat(
     names=("seed_oss",),
     models="Seed-OSS",
@@ -224,14 +224,6 @@ SEED_THOUGHTS = ThoughtFormat(
 )
 
 
-# Answers of Hy3, whose marks have a suffix:
-#
-# <think:opensource>Hm.</think:opensource><tool_calls:opensource>
-# <tool_call:opensource>get_weather<tool_sep:opensource>
-# <arg_key:opensource>city</arg_key:opensource>
-# <arg_value:opensource>Paris</arg_value:opensource>
-# </tool_call:opensource>
-# </tool_calls:opensource>
 def _hy_pair(name: str) -> MarkPair:
     return MarkPair(f"<{name}:opensource>", f"</{name}:opensource>")
 
@@ -241,6 +233,14 @@ _HY_THINK = _hy_pair("think")
 _HY_NAME_END = "<tool_sep:opensource>"
 _HY_V3 = Recognised(all_of=("<tool_sep{}>", ":opensource"))
 
+# Answers of Hy3, whose marks have a suffix:
+#
+# <think:opensource>Hm.</think:opensource><tool_calls:opensource>
+# <tool_call:opensource>get_weather<tool_sep:opensource>
+# <arg_key:opensource>city</arg_key:opensource>
+# <arg_value:opensource>Paris</arg_value:opensource>
+# </tool_call:opensource>
+# </tool_calls:opensource>
 HY_V3 = CallFormat(
     names=("hy_v3",),
     models="Hy3",
@@ -273,13 +273,13 @@ HY_V3_THOUGHTS = ThoughtFormat(
 )
 
 
+_STEP3_BLOCK = MarkPair("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>")
+
 # Calls as Step 3 writes them:
 #
 # <｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>\
 # <steptml:invoke name="get_weather"><steptml:parameter name="city">Paris</steptml:parameter>\
 # </steptml:invoke><｜tool_call_end｜><｜tool_calls_end｜>
-_STEP3_BLOCK = MarkPair("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>")
-
 STEP3 = CallFormat(
     names=("step3",),
     models="Step 3",

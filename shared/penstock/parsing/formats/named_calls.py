@@ -48,6 +48,14 @@ KIMI_K2 = CallFormat(
 )
 
 
+_DEEPSEEK_BLOCK = MarkPair("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+_DEEPSEEK_TOKENS = (
+    *_DEEPSEEK_BLOCK,
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+)
+
 # Calls as DeepSeek V3 and R1 write them, then V3.1:
 #
 # <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
@@ -65,14 +73,6 @@ KIMI_K2 = CallFormat(
 # <｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>
 # </｜DSML｜invoke>
 # </｜DSML｜function_calls>
-_DEEPSEEK_BLOCK = MarkPair("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
-_DEEPSEEK_TOKENS = (
-    *_DEEPSEEK_BLOCK,
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁sep｜>",
-)
-
 DEEPSEEK_V3 = CallFormat(
     names=("deepseek_v3",),
     models="DeepSeek V3 and R1",
@@ -185,12 +185,12 @@ FUNCTIONARY_V32 = CallFormat(
 )
 
 
+_SOLAR = Recognised(all_of=("<|tool_call:begin|>", "<|tool_call:args|>"))
+
 # Answers of Solar Open: messages of thoughts, words and calls, whose ids are its own:
 #
 # <|think|>Hm.<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>a1b2c3d4e5\
 # <|tool_call:name|>get_weather<|tool_call:args|>{"city": "Paris"}<|tool_call:end|><|calls|>
-_SOLAR = Recognised(all_of=("<|tool_call:begin|>", "<|tool_call:args|>"))
-
 SOLAR_OPEN = CallFormat(
     names=("solar_open",),
     models="Solar Open",

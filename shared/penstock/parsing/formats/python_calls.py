@@ -14,17 +14,6 @@ from penstock.parsing.format import (
     Written,
 )
 
-# Calls in Python's form without marks of tokens: a list that is the whole answer, as Llama 4 and
-# 3.2 write it, and lines in a block, as OLMo 3 does:
-#
-# [get_weather(city="Paris"), now()]
-#
-# <function_calls>
-# get_weather(city="Paris")
-# now()
-# </function_calls>
-#
-# Since a list may just as well be content, it is calls only of functions that the request offers.
 _LIST = Written(
     before="[",
     begin="",
@@ -36,6 +25,17 @@ _LIST = Written(
     after="]",
 )
 
+# Calls in Python's form without marks of tokens: a list that is the whole answer, as Llama 4 and
+# 3.2 write it, and lines in a block, as OLMo 3 does:
+#
+# [get_weather(city="Paris"), now()]
+#
+# <function_calls>
+# get_weather(city="Paris")
+# now()
+# </function_calls>
+#
+# Since a list may just as well be content, it is calls only of functions that the request offers.
 PYTHONIC = CallFormat(
     names=("llama4_pythonic", "pythonic"),
     models="Llama 4, Llama 3.2 told to call so, ToolACE",
@@ -84,10 +84,6 @@ LFM2 = CallFormat(
 )
 
 
-# Calls as Gemma 4 writes them, and FunctionGemma, whose marks differ:
-#
-# <|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>
-# <start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>
 _GEMMA_CALL = MarkPair("<|tool_call>", "<tool_call|>")
 _FUNCTION_CALL = MarkPair("<start_function_call>", "<end_function_call>")
 
@@ -102,6 +98,10 @@ def _gemma_written(call: MarkPair, quote: str) -> Written:
     )
 
 
+# Calls as Gemma 4 writes them, and FunctionGemma, whose marks differ:
+#
+# <|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>
+# <start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call>
 GEMMA4 = CallFormat(
     names=("gemma4",),
     models="Gemma 4",
