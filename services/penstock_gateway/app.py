@@ -27,7 +27,8 @@ from penstock_gateway.keys.spend import SpendObserver
 from penstock_gateway.metrics import endpoint as metrics
 from penstock_gateway.metrics.counts import CountingObserver
 from penstock_gateway.models.backend import ModelBackend, ModelRegistry
-from penstock_gateway.plugged import plugged_loggers, plugged_routes
+from penstock_gateway.plugged.endpoints import plugged_routes
+from penstock_gateway.plugged.observers import plugged_loggers
 from penstock_gateway.preparing.preparer import Preparer
 from penstock_gateway.preparing.whole import answer_elsewhere
 from penstock_gateway.receipts import receipts_of

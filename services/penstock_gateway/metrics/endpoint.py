@@ -17,7 +17,7 @@ from penstock_gateway.metrics.adapters import adapter_families
 from penstock_gateway.metrics.engines import OURS, engine_families
 from penstock_gateway.metrics.preparers import preparer_families
 from penstock_gateway.metrics.rate_limits import rate_limit_families
-from penstock_gateway.plugged import PluggedMetrics
+from penstock_gateway.plugged.metrics import PluggedMetrics
 from penstock_gateway.service import Service
 
 if TYPE_CHECKING:
