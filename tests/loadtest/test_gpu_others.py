@@ -9,6 +9,7 @@ import json
 import shutil
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -93,7 +94,8 @@ def test_a_rehearsal_fails_by_processor_seconds(tmp_path: Path) -> None:
 
 
 class Layer:
-    """Stands in for Humming's: it multiplies by the matrix itself."""
+    """Stands in for Humming's: it multiplies by the matrix itself, a row at a time. Rows differ by
+    how many there are, unless they are to be the same."""
 
     def __init__(self, **asked: Any) -> None:
         self.asked = asked
@@ -109,8 +111,9 @@ class Layer:
 
     def __call__(self, x: Tensor, compute_config: dict[str, bool] | None) -> Tensor:
         assert self.transformed
-        noise = 0.0 if compute_config or len(x) == 1 else 1e-2 * len(x)
-        return (x.float() @ self.weight.float().T + noise).bfloat16()
+        noise = 0.0 if compute_config else float(len(x))
+        rows = [self.weight.float() @ row.float() + noise for row in x]
+        return torch.stack(rows).bfloat16()
 
 
 def test_humming_is_measured_as_it_chooses_and_by_rows_that_keep_their_bits(
@@ -121,16 +124,24 @@ def test_humming_is_measured_as_it_chooses_and_by_rows_that_keep_their_bits(
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(sys.modules["humming.layer"], "HummingLayer", Layer, raising=False)
-    job = Job(EVERY_PART["kernels-humming"], tmp_path, tmp_path, 30.0, DRY)
+    counts, forms = (1, 3), len(kernels_humming.FORMS)
+    extent = replace(DRY, packed_rows=counts)
+    job = Job(EVERY_PART["kernels-humming"], tmp_path, tmp_path, 30.0, extent)
     cases = list(kernels_humming.cases(job))
-    assert len(cases) == 2 * len(kernels_humming.FORMS)
-    assert cases[1].op == "linear, Humming, int4, batch-invariant"
-    bench = cases[0].make(torch.device("cpu"))
-    assert bench.torch is not None
-    assert bench.work(None)().shape == bench.torch().shape  # type: ignore[attr-defined]
+    assert len(cases) == 2 * len(counts) * forms
+    plain, invariant = cases[1], cases[3]
+    assert plain.op == "linear, Humming, int4"
+    assert invariant.op == "linear, Humming, int4, batch-invariant"
+    for case, apart in ((plain, float(max(counts))), (invariant, 0.0)):
+        bench = case.make(torch.device("cpu"))
+        assert bench.torch is not None
+        found, true = bench.work(None)(), bench.torch()
+        torch.testing.assert_close(found, true + apart, rtol=0.02, atol=0.1)  # type: ignore[operator]
+    kernels_humming.rows_alike(job)
+    monkeypatch.setattr(kernels_humming, "INVARIANT", {})
     kernels_humming.rows_alike(job)
     rows = json.loads(part_file(tmp_path, "kernels-humming").read_text())["rows"]
-    assert [row["unlike"] for row in rows] == [[]] * len(kernels_humming.FORMS)
+    assert [row["unlike"] for row in rows] == [[]] * forms + [[1, 2]] * forms
 
 
 def test_a_visit_without_humming_has_not_failed(
