@@ -225,6 +225,12 @@ class FakeEngineClient:
     count = 1
 
     @property
+    def arithmetics(self) -> tuple[tuple[str, ...], ...]:
+        return (
+            () if self.status is None or not self.status.arithmetic else (self.status.arithmetic,)
+        )
+
+    @property
     def fingerprints(self) -> set[str]:
         told = None if self.status is None else self.status.fingerprint
         return set() if told is None else {told}

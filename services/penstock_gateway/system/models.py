@@ -58,9 +58,10 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     has a chat template."""
     reasoning_parser: str | msgspec.UnsetType = msgspec.UNSET
     """The format of its thoughts."""
-    arithmetic: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    arithmetic: tuple[tuple[str, ...], ...] | msgspec.UnsetType = msgspec.UNSET
     """What computes it, in the worker's words: kernels and their versions, types of numbers, the
-    order of sums, and libraries that were chosen at its start; while a worker is ready."""
+    order of sums, and libraries that were chosen at its start; while a worker is ready. One list
+    where all engine cores compute alike, and else each that one of them has."""
     type: str = "base"
     """Without it and the next two, Mistral's clients can't read the list."""
     max_context_length: int | msgspec.UnsetType = msgspec.UNSET
@@ -182,7 +183,7 @@ def _card(
     if adapter is not None and adapter.file is not None:
         root, parent = adapter.file.digest, adapter.parent or welcome.model
     state, reason = _state(backend)
-    tasks, status = _tasks_of(welcome), backend.client.status
+    tasks = _tasks_of(welcome)
     return ModelCard(
         name,
         welcome.created,
@@ -196,7 +197,7 @@ def _card(
         media=_media_of(welcome, service.media.limits),
         state=state,
         reason=reason,
-        arithmetic=msgspec.UNSET if status is None else status.arithmetic or msgspec.UNSET,
+        arithmetic=backend.client.arithmetics or msgspec.UNSET,
         max_context_length=welcome.limits.max_model_len,
         capabilities=_capabilities(backend, tasks),
         **backend.formats(),

@@ -78,9 +78,7 @@ def _unready_reason(session: EngineSession) -> str:
 def combined(sessions: Sequence[EngineSession]) -> Status | None:
     """All connected engine cores as if they were one: ready if one is, draining if all are; counts
     are sums. None where none has reported its state."""
-    reporting = [s for s in sessions if s.connected and s.status is not None]
-    reporting = [s for s in reporting if s.fresh] or reporting
-    statuses = [s.status for s in reporting if s.status is not None]
+    statuses = _statuses(sessions)
     if not statuses:
         return None
     if len(statuses) == 1:
@@ -89,7 +87,7 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
     reasons = (status.reason for status in statuses if status.reason)
     # One whose worker is away has none to tell, and gets no request.
     fingerprints = {status.fingerprint for status in statuses if status.fingerprint}
-    arithmetic = {status.arithmetic for status in statuses if status.arithmetic}
+    arithmetics = arithmetics_of(sessions)
 
     def total(field: str) -> int:
         return sum(getattr(status, field) for status in statuses)
@@ -99,7 +97,7 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         reason="" if serving else next(reasons, ""),
         # Before a request is placed, it isn't known which of several it will be.
         fingerprint=fingerprints.pop() if len(fingerprints) == 1 else None,
-        arithmetic=arithmetic.pop() if len(arithmetic) == 1 else (),
+        arithmetic=arithmetics[0] if len(arithmetics) == 1 else (),
         waiting=total("waiting"),
         running=total("running"),
         blocks_total=total("blocks_total"),
@@ -130,6 +128,18 @@ def combined(sessions: Sequence[EngineSession]) -> Status | None:
         aligns=all(status.aligns for status in statuses),
         paused=all(status.paused for status in statuses),
     )
+
+
+def arithmetics_of(sessions: Sequence[EngineSession]) -> tuple[tuple[str, ...], ...]:
+    """Each Status.arithmetic that a connected engine core tells, once, in order."""
+    return tuple(sorted({status.arithmetic for status in _statuses(sessions) if status.arithmetic}))
+
+
+def _statuses(sessions: Sequence[EngineSession]) -> list[Status]:
+    """Those of connected engine cores: the fresh ones, or where none is, all."""
+    reporting = [s for s in sessions if s.connected and s.status is not None]
+    reporting = [s for s in reporting if s.fresh] or reporting
+    return [s.status for s in reporting if s.status is not None]
 
 
 class ClientView:
@@ -201,6 +211,12 @@ class ClientView:
         now = time.monotonic()
         gone = {s.former for s in self._fleet if s.former is not None and s.may_tell(now)}
         return self._fleet.fingerprints() | gone
+
+    @property
+    def arithmetics(self) -> tuple[tuple[str, ...], ...]:
+        """Each arithmetic of engine cores that are there, see Status.arithmetic; one where they all
+        compute alike."""
+        return arithmetics_of(self._fleet.sessions)
 
     @property
     def count(self) -> int:

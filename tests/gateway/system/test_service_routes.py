@@ -167,7 +167,7 @@ async def test_a_model_says_what_computes_it(
     assert "arithmetic" not in (await http.get(f"/v1/models/{MODEL}")).json()
     words = ("triton 3.6.0 any order long chunks FlashAttention 3 3.0.0", "tp1")
     engine.status = status(arithmetic=words)
-    assert (await http.get(f"/v1/models/{MODEL}")).json()["arithmetic"] == list(words)
+    assert (await http.get(f"/v1/models/{MODEL}")).json()["arithmetic"] == [list(words)]
 
 
 async def test_models(http: httpx.AsyncClient) -> None:
