@@ -7,7 +7,7 @@ kernels are interpreted, and there are no graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,12 @@ from safetensors.torch import save_file
 
 from penstock import LLM, LoRARequest, SamplingParams
 from penstock.request.structured_outputs import StructuredOutputs
+from testing.metrics_page import read_page
 from testing.model_configs import llama_config
+from testing.serving import wait_until
 from testing.tiny_models import LLAMA_CONFIG, write_hub_folder
 from tests.adapter_folders import random_factors, write_peft
+from tests.reference.generate import free_port
 from tests.worker.checkpoints import tiny_tensors
 from tests.worker.cuda.test_cpu_experts import Quantising
 from tests.worker.models.family_cases import CASES as FAMILIES
@@ -39,6 +42,9 @@ DEVICE = {"device": "cuda" if CARD else "cpu", "attention_backend": "triton"}
 REFERENCE = {"device": "cpu", "attention_backend": "reference"}
 ONE_BY_ONE = {"enforce_eager": True}
 INVARIANT = {"batch_invariant": True}
+OTHERWISE = INVARIANT | ONE_BY_ONE | {"max_num_seqs": 1, "max_num_batched_tokens": 16}
+"""Without graphs, each request alone, and in other chunks of prompts: what is compared differs with
+a card and without one."""
 LENGTH = 24 if CARD else 3
 """Tokens of an answer."""
 LENGTHS = (5, 23, 60) if CARD else (3, 18)
@@ -46,17 +52,17 @@ PROMPTS = [[1 + (at * 37 + length) % 600 for at in range(length)] for length in 
 SIZE: dict[str, Any] = (
     {"max_model_len": 128, "max_num_seqs": 4, "max_num_batched_tokens": 64}
     if CARD
-    else {"max_model_len": 32, "max_num_seqs": 2, "max_num_batched_tokens": 16, **ONE_BY_ONE}
+    else {"max_model_len": 32, "max_num_seqs": 2, "max_num_batched_tokens": 32, **ONE_BY_ONE}
 )
 Answers = list[list[int]]
 Asked = Callable[[LLM, Path], Answers]
 Writer = Callable[[Path], str]
 
 
-def greedy(llm: LLM, folder: Path, **more: Any) -> Answers:
+def greedy(llm: LLM, folder: Path, prompts: Sequence[list[int]] = PROMPTS, **more: Any) -> Answers:
     params = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
-    prompts = [{"prompt_token_ids": each} for each in PROMPTS]
-    outputs = llm.generate(prompts, params, use_tqdm=False, **more)
+    given = [{"prompt_token_ids": each} for each in prompts]
+    outputs = llm.generate(given, params, use_tqdm=False, **more)
     return [list(each.outputs[0].token_ids) for each in outputs]
 
 
@@ -164,17 +170,13 @@ class Case:
 
 HALF = "bfloat16"
 CASES = {
-    "AWQ": Case(quantised("AWQ"), INVARIANT, INVARIANT | ONE_BY_ONE, dtype=HALF),
-    "GPTQ": Case(quantised("GPTQ, act-order"), INVARIANT, INVARIANT | ONE_BY_ONE, dtype=HALF),
-    "FP8": Case(quantised("FP8, blocks"), INVARIANT, INVARIANT | ONE_BY_ONE, dtype=HALF),
-    "FP8 on load": Case(
-        plain, INVARIANT, INVARIANT | ONE_BY_ONE, dtype=HALF, also={"quantization": "fp8"}
-    ),
-    "a mixture in FP8": Case(
-        experts("FP8, blocks of 128"), INVARIANT, INVARIANT | ONE_BY_ONE, dtype=HALF
-    ),
+    "AWQ": Case(quantised("AWQ"), INVARIANT, OTHERWISE, dtype=HALF),
+    "GPTQ": Case(quantised("GPTQ, act-order"), INVARIANT, OTHERWISE, dtype=HALF),
+    "FP8": Case(quantised("FP8, blocks"), INVARIANT, OTHERWISE, dtype=HALF),
+    "FP8 on load": Case(plain, INVARIANT, OTHERWISE, dtype=HALF, also={"quantization": "fp8"}),
+    "a mixture in FP8": Case(experts("FP8, blocks of 128"), INVARIANT, OTHERWISE, dtype=HALF),
     "FP8 keys and values": Case(
-        plain, INVARIANT, INVARIANT | ONE_BY_ONE, dtype=HALF, also={"kv_cache_dtype": "fp8"}
+        plain, INVARIANT, OTHERWISE, dtype=HALF, also={"kv_cache_dtype": "fp8"}
     ),
     "grammars": Case(plain, {}, REFERENCE, ask=by_grammar, ask_beside=by_grammar),
     "adapters": Case(
@@ -184,11 +186,6 @@ CASES = {
         ask=with_adapter,
         ask_beside=with_adapter,
         also={"enable_lora": True, "max_lora_rank": 8, "max_loras": 2},
-    ),
-    "preempted and swapped": Case(
-        plain,
-        INVARIANT | {"preemption_mode": "swap", "num_kv_blocks": 12 if CARD else 3},
-        INVARIANT,
     ),
     "slept and woken": Case(plain, {}, REFERENCE, ask=after_sleep),
     "other weights": Case(plain, {}, REFERENCE, ask=after_other_weights, other=other),
@@ -234,6 +231,35 @@ def test_a_device_says_what_another_way_says(case: Case, tmp_path: Path) -> None
     model = model if case.other is None else case.other(tmp_path / "beside")
     with llm_of(case, model, tmp_path, case.beside) as llm:
         assert found == case.ask_beside(llm, tmp_path)
+
+
+BLOCK = 16
+"""Tokens of a block of keys and values."""
+FEW, SHORT = (6, 64) if CARD else (2, 32)
+"""Blocks, and tokens of a sequence: each of four requests (without a card, two) has a block at
+first, and needs three in the end (two)."""
+
+
+@pytest.mark.parametrize("mode", [pytest.param("swap", marks=LONG)])
+def test_preempted_and_swapped_sequences_say_what_those_with_room_say(
+    mode: str, tmp_path: Path
+) -> None:
+    case = Case(plain, {}, {}, also={"max_model_len": SHORT})
+    model, port, count = plain(tmp_path / "model"), free_port(), SIZE["max_num_seqs"]
+    prompts = [[1 + n + 37 * at % 500 for at in range(BLOCK - 1)] for n in range(count)]
+    few = {"num_kv_blocks": FEW, "host_kv_gib": 0.1, "preemption_mode": mode}
+    few |= {"engine_metrics_port": port}
+
+    def preempted_and_swapped() -> bool:
+        page = read_page(f"http://127.0.0.1:{port}")
+        moved = page.labelled("penstock:swapped_blocks_total", "direction")
+        return page.value("vllm:num_preemptions_total") > 0 and min(moved["out"], moved["in"]) > 0
+
+    with llm_of(case, model, tmp_path, INVARIANT | few) as llm:
+        found = greedy(llm, tmp_path, prompts)
+        wait_until(preempted_and_swapped)
+    with llm_of(case, model, tmp_path, INVARIANT) as llm:
+        assert found == greedy(llm, tmp_path, prompts)
 
 
 @pytest.mark.parametrize("head", [pytest.param(each, marks=LONG) for each in ("eagle3", "mtp")])
