@@ -59,8 +59,14 @@ Asked = Callable[[LLM, Path], Answers]
 Writer = Callable[[Path], str]
 
 
-def greedy(llm: LLM, folder: Path, prompts: Sequence[list[int]] = PROMPTS, **more: Any) -> Answers:
-    params = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True)
+def greedy(
+    llm: LLM,
+    folder: Path,
+    prompts: Sequence[list[int]] = PROMPTS,
+    tokens: int = LENGTH,
+    **more: Any,
+) -> Answers:
+    params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     given = [{"prompt_token_ids": each} for each in prompts]
     outputs = llm.generate(given, params, use_tqdm=False, **more)
     return [list(each.outputs[0].token_ids) for each in outputs]
@@ -235,18 +241,19 @@ def test_a_device_says_what_another_way_says(case: Case, tmp_path: Path) -> None
 
 BLOCK = 16
 """Tokens of a block of keys and values."""
-FEW, SHORT = (6, 64) if CARD else (2, 32)
-"""Blocks, and tokens of a sequence: each of four requests (without a card, two) has a block at
-first, and needs three in the end (two)."""
+REQUESTS, FEW, ANSWER = (4, 6, 24) if CARD else (3, 4, 6)
+"""Requests at once, blocks of all, and tokens of an answer. Each request has a block at first, and
+needs three in the end, or without a card two."""
 
 
 @pytest.mark.parametrize("mode", [pytest.param("swap", marks=LONG)])
 def test_preempted_and_swapped_sequences_say_what_those_with_room_say(
     mode: str, tmp_path: Path
 ) -> None:
-    case = Case(plain, {}, {}, also={"max_model_len": SHORT})
-    model, port, count = plain(tmp_path / "model"), free_port(), SIZE["max_num_seqs"]
-    prompts = [[1 + n + 37 * at % 500 for at in range(BLOCK - 1)] for n in range(count)]
+    sizes = {"max_model_len": 64, "max_num_seqs": REQUESTS, "max_num_batched_tokens": 64}
+    case = Case(plain, {}, {}, also=sizes)
+    model, port = plain(tmp_path / "model"), free_port()
+    prompts = [[1 + n + 37 * at % 500 for at in range(BLOCK - 1)] for n in range(REQUESTS)]
     few = {"num_kv_blocks": FEW, "host_kv_gib": 0.1, "preemption_mode": mode}
     few |= {"engine_metrics_port": port}
 
@@ -256,10 +263,10 @@ def test_preempted_and_swapped_sequences_say_what_those_with_room_say(
         return page.value("vllm:num_preemptions_total") > 0 and min(moved["out"], moved["in"]) > 0
 
     with llm_of(case, model, tmp_path, INVARIANT | few) as llm:
-        found = greedy(llm, tmp_path, prompts)
+        found = greedy(llm, tmp_path, prompts, ANSWER)
         wait_until(preempted_and_swapped)
     with llm_of(case, model, tmp_path, INVARIANT) as llm:
-        assert found == greedy(llm, tmp_path, prompts)
+        assert found == greedy(llm, tmp_path, prompts, ANSWER)
 
 
 @pytest.mark.parametrize("head", [pytest.param(each, marks=LONG) for each in ("eagle3", "mtp")])
