@@ -9,7 +9,6 @@ from typing import Protocol
 import msgspec
 from starlette.requests import Request
 
-from penstock.config.bundled import MODEL_VIEWS, bundled
 from penstock_gateway.http.operations import Parameters
 
 
@@ -43,11 +42,3 @@ class ModelView(ABC):
     @abstractmethod
     def one(self, card: Card) -> msgspec.Struct:
         """Returns one model."""
-
-
-VIEWS: tuple[ModelView, ...] = tuple(bundled(MODEL_VIEWS))
-
-
-def view_for(request: Request) -> ModelView | None:
-    """Returns the view whose client asks; None for a client of OpenAI's API."""
-    return next((view for view in VIEWS if view.asked(request)), None)

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.config.bundled import MODEL_VIEWS, bundled
 from penstock.model.media_facts import MediaKind
 from penstock.model.transcription_facts import SpokenChat
 from penstock.protocol.common import NamedAdapter
@@ -20,7 +21,9 @@ from penstock_gateway.http.operations import Operation, OperationRoute
 from penstock_gateway.keys.ring import current
 from penstock_gateway.models.backend import ModelBackend
 from penstock_gateway.service import Service
-from penstock_gateway.system.model_views import VIEWS, view_for
+from penstock_gateway.system.model_views import ModelView
+
+VIEWS: tuple[ModelView, ...] = tuple(bundled(MODEL_VIEWS))
 
 
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
@@ -105,7 +108,7 @@ def routes(service: Service) -> list[OperationRoute]:
         backends = service.models.backends
         # Of several models, those that exist are listed, whatever their state.
         cards = [card for backend in backends for card in _cards(service, backend)]
-        view = view_for(request)
+        view = _view_for(request)
         if view is not None:
             return _json(view.page(request, cards))
         for other in VIEWS:
@@ -113,7 +116,7 @@ def routes(service: Service) -> list[OperationRoute]:
         return _json(ModelList(cards))
 
     async def model(request: Request) -> Response:
-        card, view = one(request), view_for(request)
+        card, view = one(request), _view_for(request)
         return _json(card if view is None else view.one(card))
 
     def one(request: Request) -> ModelCard:
@@ -240,3 +243,8 @@ def _media_of(welcome: Welcome, limits: Mapping[MediaKind, int]) -> dict[str, in
 
 def _json(value: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _view_for(request: Request) -> ModelView | None:
+    """Returns the view whose client asks; None for a client of OpenAI's API."""
+    return next((view for view in VIEWS if view.asked(request)), None)

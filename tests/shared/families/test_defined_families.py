@@ -1,4 +1,4 @@
-"""A family is served by being defined in a module of penstock.families."""
+"""A family is served by being defined in a module of a package of families."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 
 import penstock.families
+import penstock_families
 from penstock.families.family import EncoderFamily, Family
 from penstock.families.gguf_reading import GGUFMetadata
 from penstock.families.served import ENCODERS, FAMILIES, HUB_CLASSES
 from penstock.families.source import GGUFSource
 from penstock.formats.fields import Fields
 
-FOLDER = Path(penstock.families.__file__).parent
 DEFINED = {
     id(each): each
-    for path in FOLDER.glob("[!_]*.py")
-    for each in vars(import_module(f"penstock.families.{path.stem}")).values()
+    for package in (penstock.families, penstock_families)
+    for folder in package.__path__
+    for path in Path(folder).glob("[!_]*.py")
+    for each in vars(import_module(f"{package.__name__}.{path.stem}")).values()
     if isinstance(each, Family | EncoderFamily)
 }.values()
 
