@@ -37,10 +37,8 @@ class Channel:
         self._reading: asyncio.Task[None] | None = None
         self._unanswered: set[asyncio.Task[bytes]] = set()
 
-    async def begin(self) -> None:
-        """Tells which process this is, and begins to read."""
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._socket, HEADER.pack(os.getpid()))
+    def begin(self) -> None:
+        """Begins to read."""
         self._reading = asyncio.create_task(self._read())
 
     async def next_task(self) -> PreparerTask | None:

@@ -22,6 +22,7 @@ from typing import NoReturn, Protocol
 
 from penstock.process import logs
 from penstock.process.children import die_with_parent, set_title
+from penstock.process.isolated_child import HEADER
 
 log = logs.get(__name__)
 
@@ -234,6 +235,10 @@ class _Server:
             return
         if pid:
             self._children.add(pid)
+            # Told here, not by the fork: however long that takes to begin, the gateway watches it,
+            # and not this process, which has nothing to do meanwhile.
+            with suppress(OSError):
+                os.write(descriptor, HEADER.pack(pid))
             os.close(descriptor)
             return
         try:

@@ -111,7 +111,7 @@ class Preparer:
         models = HomeModels(self._service.models, channel)
         self._service.models = models  # type: ignore[assignment]
         begun = resident_bytes() or 0
-        await channel.begin()
+        channel.begin()
         while (task := await channel.next_task()) is not None:
             answer = await self._answer(task)
             if not isinstance(answer, OpenedBody):

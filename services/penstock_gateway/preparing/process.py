@@ -101,7 +101,8 @@ class PreparerProcess:
                 task.cancel()
 
     async def _begin(self) -> None:
-        """Waits for its first word. Raises Died; what comes next is a fork of another process."""
+        """Waits for its process id, which the process that forks it tells. Raises Died; what comes
+        next is a fork of another process."""
         try:
             async with unfrozen(self._forks.pid, STARTS):
                 (self.pid,) = HEADER.unpack(await self._receive(HEADER.size))
