@@ -60,6 +60,8 @@ class PreparerProcess:
         """Whether it ends by itself: it has grown large."""
         self.is_busy = False
         """Whether it was asked, and hasn't answered."""
+        self._started = False
+        """Whether it has said anything."""
 
     def is_of(self, forks: PreparerForks) -> bool:
         return self._forks is forks
@@ -85,7 +87,7 @@ class PreparerProcess:
         try:
             if not self.pid:
                 await self._begin()
-            async with unfrozen(self.pid, most_of(cpu)):
+            async with unfrozen(self.pid, self._most(cpu)):
                 await self._send(encoded_task(message))
             while isinstance(reply := await self._next(open_asks, cpu), HomeQuestion):
                 open_asks.add(reply.number)
@@ -130,14 +132,18 @@ class PreparerProcess:
         self, open_asks: set[int], cpu: float
     ) -> OpenedBody | PreparedBody | HandledWhole | WeighedBody | FailedBody | HomeQuestion:
         while True:
-            async with unfrozen(self.pid, most_of(cpu), rests=lambda: bool(open_asks)):
+            async with unfrozen(self.pid, self._most(cpu), rests=lambda: bool(open_asks)):
                 (size,) = HEADER.unpack(await self._receive(HEADER.size))
                 if size > MAX_FRAME:
                     raise Died(f"it announces {size} bytes")
                 message = from_preparer.decode(await self._receive(size))
+            self._started = True
             if not isinstance(message, Grown):
                 return message
             self.leaves = True
+
+    def _most(self, cpu: float) -> float:
+        return most_of(cpu, started=self._started)
 
     async def _send(self, payload: bytes) -> None:
         loop = asyncio.get_running_loop()

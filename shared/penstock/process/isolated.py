@@ -52,15 +52,18 @@ _LOOKS = 8
 first look comes late and the answer may have come meanwhile."""
 STARTS = 20.0
 """Processor seconds that a process may take to start, at most."""
+BLOCKED = 60.0
+"""Seconds without any processor time after which one that waits for a disk counts as frozen: what
+reads from a slow disk uses some with each block that it gets."""
 LONGEST = 900.0
-"""Seconds by the clock after which an exchange ends, whatever the process does: one that waits for
-a disk that is gone looks as busy as one that reads."""
+"""Seconds by the clock after which an exchange ends, whatever the process does."""
 
 
 class Standstill:
     """Tells a frozen process from one that works. What stalls uses processor time; what is stopped,
-    or sits in a frozen cgroup, uses none. One that is ready to run, or waits for a disk, isn't
-    frozen: the machine is busy, and may give it a hundredth of the clock's seconds."""
+    or sits in a frozen cgroup, uses none. One that is ready to run isn't frozen: the machine is
+    busy, and may give it a hundredth of the clock's seconds. One that waits for a disk may take
+    longer."""
 
     every = STANDSTILL / _LOOKS
     """Seconds between two looks."""
@@ -71,21 +74,27 @@ class Standstill:
         self._pid = pid
         self._most = most
         self._used = self._begun = cpu_seconds(pid)
-        self._still = 0
+        self._still = 0.0  # Looks at which it stood still; less for each while it waits for a disk.
+        self.longest = LONGEST if self._begun is not None else min(most, LONGEST)
+        """Seconds by the clock after which an exchange ends in any case. Where the system doesn't
+        tell processor time, those of the clock are counted in its place."""
 
     def look(self) -> bool:
         """Whether the process is frozen. False where the system doesn't tell."""
         used = cpu_seconds(self._pid)
         if used is None or self._begun is None:
             return False
-        works = used != self._used or state_of(self._pid) in ("R", "D")
+        state = state_of(self._pid)
+        if used != self._used or state == "R":
+            self._still = 0.0
+        else:
+            self._still += STANDSTILL / BLOCKED if state == "D" else 1.0
         self._used = used
-        self._still = 0 if works else self._still + 1
         return self._still >= _LOOKS or used - self._begun > self._most
 
     def rest(self) -> None:
         """Begins to count anew: the process had nothing to do."""
-        self._still = 0
+        self._still = 0.0
         self._begun = cpu_seconds(self._pid)
 
 
@@ -93,7 +102,7 @@ class Until:
     """How long a blocking exchange goes on."""
 
     def __init__(self, standstill: Standstill) -> None:
-        self._deadline = time.monotonic() + LONGEST
+        self._deadline = time.monotonic() + standstill.longest
         self._standstill = standstill
         self._look_at = time.monotonic() + standstill.every
 
@@ -137,6 +146,8 @@ class IsolatedProcess:
                 env=environment,
             )
         self._socket = ours
+        self._started = False
+        """Whether it has answered."""
 
     @property
     def pid(self) -> int:
@@ -164,8 +175,12 @@ class IsolatedProcess:
 
     @contextlib.asynccontextmanager
     async def _bounded(self, cpu: float) -> AsyncIterator[None]:
-        async with unfrozen(self.pid, most_of(cpu)):
+        async with unfrozen(self.pid, self._most(cpu)):
             yield
+        self._started = True
+
+    def _most(self, cpu: float) -> float:
+        return most_of(cpu, started=self._started)
 
     async def _send(self, payload: bytes) -> None:
         """A frame. Raises OSError."""
@@ -235,19 +250,19 @@ async def unfrozen(
     pid: int, cpu: float, rests: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[None]:
     """Around an exchange with a process. Raises Frozen when the process is, when it has used more
-    than so many seconds of processor time, and after LONGEST.
+    than so many seconds of processor time, and after `Standstill.longest`.
 
     rests: whether the process may be waiting for this one; that time doesn't count.
     """
     loop, standstill = asyncio.get_running_loop(), Standstill(pid, cpu)
 
-    bound = asyncio.timeout(LONGEST)
+    bound = asyncio.timeout(standstill.longest)
 
     async def watch() -> None:
         while rests() or not standstill.look():
             if rests() and not bound.expired():
                 standstill.rest()
-                bound.reschedule(loop.time() + LONGEST)
+                bound.reschedule(loop.time() + standstill.longest)
             await asyncio.sleep(standstill.every)
         if not bound.expired():
             bound.reschedule(loop.time())
@@ -266,10 +281,10 @@ async def unfrozen(
             task.cancel()
 
 
-def most_of(cpu: float) -> float:
+def most_of(cpu: float, *, started: bool) -> float:
     """Returns processor seconds after which a process is given up whose tasks bound themselves to
-    so many: it hasn't started, or doesn't notice."""
-    return STARTS + 3 * cpu
+    so many: it hasn't started, or doesn't notice. started: it has answered before."""
+    return 3 * cpu + (0.0 if started else STARTS)
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -14,7 +14,17 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.process import isolated
-from penstock.process.isolated import Frozen, Standstill, Until, unfrozen
+from penstock.process.isolated import (
+    BLOCKED,
+    STANDSTILL,
+    STARTS,
+    Frozen,
+    IsolatedProcess,
+    Standstill,
+    Until,
+    most_of,
+    unfrozen,
+)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -113,3 +123,82 @@ async def test_the_time_in_which_it_waits_for_this_one_does_not_count() -> None:
         async with unfrozen(pid, FOREVER, rests):
             await asyncio.sleep(FOREVER)
     assert next(looks, None) is None
+
+
+async def test_whatever_it_does_the_clock_ends_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "LONGEST", SHORT)
+    with running(WORKING) as pid, pytest.raises(Frozen):
+        async with unfrozen(pid, FOREVER):
+            await asyncio.sleep(FOREVER)
+
+
+def test_the_clock_ends_a_threads_exchange_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "LONGEST", SHORT)
+    with running(WORKING) as pid, pytest.raises(Frozen):
+        wait_on(Until(Standstill(pid, FOREVER)))
+
+
+def looks_until_frozen(monkeypatch: pytest.MonkeyPatch, state: str) -> int:
+    """How often a process that uses no time and is in such a state is looked at."""
+    monkeypatch.setattr(isolated, "cpu_seconds", lambda pid: 1.0)
+    monkeypatch.setattr(isolated, "state_of", lambda pid: state)
+    standstill = Standstill(os.getpid())
+    return next(i for i in range(1, 10_000) if standstill.look())
+
+
+def test_one_that_waits_for_a_disk_is_given_up_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asleep = looks_until_frozen(monkeypatch, "S")
+    assert looks_until_frozen(monkeypatch, "D") == pytest.approx(
+        asleep * BLOCKED / STANDSTILL, abs=1
+    )
+
+
+def test_one_that_is_ready_to_run_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StopIteration):
+        looks_until_frozen(monkeypatch, "R")
+
+
+async def test_where_the_system_tells_no_processor_time_the_clock_is_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(isolated, "cpu_seconds", lambda pid: None)
+    with running(WORKING) as pid:
+        with pytest.raises(Frozen):
+            async with unfrozen(pid, SHORT):
+                await asyncio.sleep(FOREVER)
+        with pytest.raises(Frozen):
+            wait_on(Until(Standstill(pid, SHORT)))
+
+
+class Waiting(IsolatedProcess):
+    """One that only its exchanges' bounds are asked of."""
+
+    def __init__(self, pid: int) -> None:
+        self._started = False
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+
+async def test_only_the_first_answer_has_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds: list[float] = []
+
+    class Noted(Standstill):
+        def __init__(self, pid: int, most: float) -> None:
+            bounds.append(most)
+            super().__init__(pid, most)
+
+    monkeypatch.setattr(isolated, "Standstill", Noted)
+    process = Waiting(os.getpid())
+    with pytest.raises(EOFError):
+        async with process._bounded(2.0):
+            raise EOFError
+    for _ in range(2):
+        async with process._bounded(2.0):
+            pass
+    assert bounds == [STARTS + 6.0, STARTS + 6.0, 6.0]
+    assert most_of(2.0, started=True) == 6.0

@@ -11,7 +11,6 @@ from penstock.process.isolated import (
     IsolatedProcess,
     Standstill,
     Until,
-    most_of,
 )
 from penstock.process.isolated_child import HEADER
 from penstock.text.disarm import too_deep
@@ -36,13 +35,14 @@ class RenderProcess(IsolatedProcess):
         """Fills a template; blocks. Raises InvalidRequest, Stalled, Frozen, Crashed or
         Died."""
         payload = self._payload(source, fill)
-        until = Until(Standstill(self.pid, most_of(self._bounds.cpu)))
+        until = Until(Standstill(self.pid, self._most(self._bounds.cpu)))
         try:
             self._send_until(until, HEADER.pack(len(payload)) + payload)
             (size,) = HEADER.unpack(self._receive_until(until, HEADER.size))
             answer = self._receive_until(until, size)
         except (OSError, EOFError):
             raise self._reason() from None
+        self._started = True
         return _ANSWER.decode(answer)
 
     async def ask_async(self, source: TemplateSource, fill: Fill) -> Filled:
