@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete, func, insert, select, update
 
 from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.holds import Holds, held
 from penstock_gateway.storage.looks import WorkLooks
 from penstock_gateway.storage.response_records import ResponseRecords
 from penstock_gateway.storage.tables import background, responses
+
+MOST_GONE = 100
+"""Responses that are no longer kept, which one look takes out of the queue at most."""
 
 
 class BackgroundWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,26 +84,13 @@ class BackgroundRecords:
             ended = self._holds.ended(connection, others, ~free)
             query = select(background).where(others, free | background.c.id.in_(ended))
             query = query.order_by(background.c.created_at, background.c.id).limit(1)
-            row = connection.execute(query.with_for_update(skip_locked=True)).first()
-            if row is None:
-                return None
-            mine = _one(row.owner, row.id)
-            seen = select(responses.c.response).where(
-                responses.c.owner == row.owner, responses.c.id == row.id
-            )
-            response = connection.scalar(seen)
-            if response is None:  # Deleted, or it made way for others.
-                connection.execute(delete(background).where(*mine))
-                return None
-            connection.execute(update(background).where(*mine).values(held(runner)))
-            return BackgroundWork(
-                id=row.id,
-                owner=row.owner,
-                key_digest=row.key_digest,
-                body=row.body,
-                response=response,
-                origin=row.origin,
-            )
+            for _ in range(MOST_GONE):
+                row = connection.execute(query.with_for_update(skip_locked=True)).first()
+                if row is None:
+                    return None
+                if (taken := _take(connection, row, runner)) is not None:
+                    return taken
+            return None
 
         return await self._database.run(work)
 
@@ -173,6 +163,27 @@ class BackgroundRecords:
             return gone
 
         return await self._database.run(cancelling, "free")
+
+
+def _take(connection: Connection, row: Row[Any], runner: str) -> BackgroundWork | None:
+    """Has the runner hold one that nobody holds. None: its response is no longer kept."""
+    mine = _one(row.owner, row.id)
+    seen = select(responses.c.response).where(
+        responses.c.owner == row.owner, responses.c.id == row.id
+    )
+    response = connection.scalar(seen)
+    if response is None:  # Deleted, or it made way for others.
+        connection.execute(delete(background).where(*mine))
+        return None
+    connection.execute(update(background).where(*mine).values(held(runner)))
+    return BackgroundWork(
+        id=row.id,
+        owner=row.owner,
+        key_digest=row.key_digest,
+        body=row.body,
+        response=response,
+        origin=row.origin,
+    )
 
 
 def _one(owner: str, id: str) -> tuple[ColumnElement[bool], ...]:

@@ -10,7 +10,7 @@ LOOK_EVERY = 0.25
 """Seconds between questions whether anything has changed, which cost next to nothing."""
 LONGEST = 2.0
 """Seconds after which a process looks all the same: a hold may have ended, or a time may have come,
-neither of which changes the database."""
+neither of which changes the database. What they bring is found up to so many seconds late."""
 SLOWEST = 1.0
 """Seconds between looks that find nothing where the database doesn't say whether it has changed."""
 SLOWER = 1.2
@@ -33,7 +33,8 @@ class WorkLooks:
         self._pause = LOOK_EVERY
 
     async def wait(self, begun: int | None) -> None:
-        """Returns when another look may find something, after one that has found nothing."""
+        """Returns when another look may find something, after one that has found nothing: soon
+        after a change, and LONGEST seconds after the look where there was none."""
         if begun is None:
             await asyncio.sleep(self._pause)
             self._pause = min(self._pause * SLOWER, SLOWEST)
