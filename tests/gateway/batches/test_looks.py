@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from penstock_gateway.storage.database import Database
 from penstock_gateway.storage.held_batches import HeldBatches
 from penstock_gateway.storage.looks import LOOK_EVERY, SLOWEST, WorkLooks
 from penstock_gateway.storage.tables import identity, layout
-from tests.gateway.batches.storing import Storing, line
+from tests.gateway.batches.storing import Storing, line, storing
+from tests.gateway.fake_engine import FakeEngineClient, say
+from tests.gateway.responses import test_background as background
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -72,31 +76,63 @@ async def test_a_change_that_comes_during_the_look_is_seen(
     await looks.wait(begun)
 
 
-async def test_an_idle_runner_looks_once(monkeypatch: pytest.MonkeyPatch, gateway: Storing) -> None:
+@dataclass
+class Kind:
+    """A runner. records: in which it looks.  running: has it work.  one_more: whether work that
+    comes is done in the end."""
+
+    records: Callable[[Storing], Any]
+    running: Callable[[Storing], AbstractAsyncContextManager[Any]]
+    one_more: Callable[[Storing], Awaitable[bool]]
+
+
+async def one_more_batch(gateway: Storing) -> bool:
+    batch = await gateway.begin(line("a"))
+    return bool((await gateway.ended(batch))["status"] == "completed")
+
+
+async def one_more_response(gateway: Storing) -> bool:
+    begun = await background.begin(gateway)
+    return (await background.until(gateway, begun["id"], "completed"))["id"] == begun["id"]
+
+
+KINDS = {
+    "batches": Kind(lambda gateway: gateway.store.held, Storing.running, one_more_batch),
+    "background": Kind(
+        lambda gateway: gateway.store.background, background.running, one_more_response
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+async def test_an_idle_runner_looks_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: FakeEngineClient, kind: Kind
+) -> None:
     """And takes what comes later."""
     monkeypatch.setattr(module, "LONGEST", FOREVER)
     monkeypatch.setattr(module, "LOOK_EVERY", 0.001)
-    held, asked, claims = gateway.store.held, 0, 0
-    version, claim = held.looks._database.version, held.claim
+    engine.script = say("Yes.")
+    async with storing(tmp_path, engine, stored_response_hours=1) as gateway:
+        records, asked, claims = kind.records(gateway), 0, 0
+        version, claim = records.looks._database.version, records.claim
 
-    async def counted_version() -> int | None:
-        nonlocal asked
-        asked += 1
-        return await version()
+        async def counted_version() -> int | None:
+            nonlocal asked
+            asked += 1
+            return await version()
 
-    async def counted_claim(*arguments: Any) -> Any:
-        nonlocal claims
-        claims += 1
-        return await claim(*arguments)
+        async def counted_claim(*arguments: Any) -> Any:
+            nonlocal claims
+            claims += 1
+            return await claim(*arguments)
 
-    monkeypatch.setattr(held.looks._database, "version", counted_version)
-    monkeypatch.setattr(held, "claim", counted_claim)
-    async with gateway.running():
-        while asked < 30:
-            await asyncio.sleep(0.01)
-        assert claims == 1
-        batch = await gateway.begin(line("a"))
-        assert (await gateway.ended(batch))["status"] == "completed"
+        monkeypatch.setattr(records.looks._database, "version", counted_version)
+        monkeypatch.setattr(records, "claim", counted_claim)
+        async with kind.running(gateway):
+            while asked < 30:
+                await asyncio.sleep(0.01)
+            assert claims == 1
+            assert await kind.one_more(gateway)
 
 
 async def test_what_time_brings_is_looked_for_without_a_change(
