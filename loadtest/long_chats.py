@@ -9,7 +9,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -77,6 +77,7 @@ def _measured(flags: Flags) -> Iterator[Document]:
             yield {
                 "model": file.name,
                 "systems": {name: server.server.version for name, server in running.items()},
+                "notes": {name: server.server.note for name, server in running.items()},
                 "rounds": done,
                 "rows": rows,
             }
@@ -126,7 +127,8 @@ def _conversation(
     messages: list[Message] = [{"role": "system", "content": SYSTEM}]
     rows = []
     with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
-        model = client.get("/v1/models").json()["data"][0]["id"]
+        with _unbroken(client):
+            model = client.get("/v1/models").json()["data"][0]["id"]
         for turn, text in enumerate(found, 1):
             content = f"<tool_response>\n{text}\n</tool_response>"
             messages.append({"role": "user", "content": content})
@@ -150,7 +152,7 @@ def _asked(
         "stream_options": {"include_usage": True},
     }
     begun, first, parts, usage = time.monotonic(), 0.0, list[str](), dict[str, int]()
-    with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+    with _unbroken(client), client.stream("POST", "/v1/chat/completions", json=body) as answer:
         if answer.status_code != 200:
             answer.read()
             raise PeerFailed(f"{client.base_url} has answered {answer.text[:300]}")
@@ -165,6 +167,15 @@ def _asked(
     if not parts:
         raise PeerFailed(f"{client.base_url} has answered without a token")
     return first, "".join(parts), usage
+
+
+@contextmanager
+def _unbroken(client: httpx.Client) -> Iterator[None]:
+    """Raises PeerFailed where the server is gone, or doesn't answer in time."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise PeerFailed(f"{client.base_url} hasn't answered: {error!r}") from error
 
 
 def _event(line: str) -> dict[str, Any]:
@@ -192,7 +203,10 @@ def markdown(document: Document) -> str:
     columns = {"seconds until a first token": "{name}", "prompt": "{prompt}", "cached": "{cached}"}
     columns |= {system: f"{{{system}}}" for system in systems}
     columns |= {f"× {system}": f"{{times_{system}}}" for system in systems[1:]}
-    versions = ", ".join(f"{name}: {version}" for name, version in document["systems"].items())
+    versions = ", ".join(
+        f"{name}: {version} ({document['notes'][name]})"
+        for name, version in document["systems"].items()
+    )
     return (
         f"{machine_line(document)}\n\n{document['model']}: medians of {document['rounds']} rounds, "
         f"in turn; {versions}. Prompts in tokens, as Penstock counts them, and those of them that "

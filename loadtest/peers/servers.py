@@ -139,7 +139,7 @@ def _llamacpp(model: Path) -> Server:
         ],
         ready_path="/v1/models",
         version=version_in("llamacpp", "llama-cpp-python"),
-        note="the GGUF file; llama-cpp-python's server answers one request at a time",
+        note=f"the GGUF file{_amx_note()}; llama-cpp-python's server answers one request at a time",
         # It knows neither ignore_eos nor usage in streams: the model's end tokens are biased
         # away instead, and a chunk is a token.
         end_control=EndControl("logit-bias", _END_TOKENS),
@@ -150,9 +150,17 @@ def _llamacpp(model: Path) -> Server:
 def _llamacpp_program() -> list[str]:
     """Arguments of Python that run its server. Where a processor has AMX, its buffers for it end in
     an illegal instruction; without them it has AVX-512."""
-    if "amx_int8" not in Path("/proc/cpuinfo").read_text():
+    if not _has_amx():
         return ["-m", "llama_cpp.server"]
     return ["-c", _WITHOUT_AMX]
+
+
+def _has_amx() -> bool:
+    return "amx_int8" in Path("/proc/cpuinfo").read_text()
+
+
+def _amx_note() -> str:
+    return ", without its buffers for AMX, which crash" if _has_amx() else ""
 
 
 _WITHOUT_AMX = """

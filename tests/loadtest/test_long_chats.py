@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from loadtest import long_chats
 from loadtest.long_chats import LONG, Texts, markdown
+from loadtest.peers import servers
 from loadtest.peers.peer import PeerFailed
 
 pytestmark = pytest.mark.timeout(60)
@@ -53,6 +55,31 @@ def test_an_answer_without_a_token_is_no_result(content: bytes, status: int) -> 
         asked(content, status)
 
 
+def breaks_off(request: httpx.Request) -> httpx.Response:
+    raise httpx.RemoteProtocolError("peer closed connection")
+
+
+def test_a_server_that_crashes_is_no_result() -> None:
+    transport = httpx.MockTransport(breaks_off)
+    with (
+        httpx.Client(transport=transport, base_url="http://server") as client,
+        pytest.raises(PeerFailed, match=r"http://server.*peer closed connection"),
+    ):
+        long_chats._asked(client, "m", [])
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_the_note_says_where_llamacpp_goes_without_its_buffers(
+    monkeypatch: pytest.MonkeyPatch, has: bool
+) -> None:
+    monkeypatch.setattr(servers, "installed", lambda environment, program: Path(program))
+    monkeypatch.setattr(servers, "version_in", lambda environment, name: "1")
+    monkeypatch.setattr(servers, "_has_amx", lambda: has)
+    server = servers.make_server("llamacpp", Path("m.gguf"))
+    assert ("without its buffers for AMX, which crash" in server.note) is has
+    assert ("-c" in server.command) is has
+
+
 def test_no_text_comes_twice_and_all_have_their_length() -> None:
     texts = Texts()
     found = [each for tokens in (100, 50, 100) for each in texts.next(tokens, 20)]
@@ -76,7 +103,10 @@ def test_the_page_has_medians_and_how_many_times_ours_is_as_quick() -> None:
         rows += [row("penstock", LONG, 1, 10 * i), row("llamacpp", LONG, 1, 25 * i)]
     facts = {"command": "c", "started": "2026-12-01T10:00:00", "machine": MACHINE}
     systems = {"penstock": "0.1.0", "llamacpp": "llama-cpp-python 0.3.36"}
-    text = markdown({**facts, "model": "m", "systems": systems, "rounds": 3, "rows": rows})
+    notes = {"penstock": "as it is", "llamacpp": "without its buffers"}
+    document = {"model": "m", "systems": systems, "notes": notes, "rounds": 3, "rows": rows}
+    text = markdown({**facts, **document})
+    assert "penstock: 0.1.0 (as it is), llamacpp: llama-cpp-python 0.3.36 (without" in text
     cells = {
         line.split("|")[1].strip(): [each.strip() for each in line.split("|")[2:-1]]
         for line in text.splitlines()
