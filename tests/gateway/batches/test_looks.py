@@ -93,7 +93,8 @@ async def one_more_batch(gateway: Storing) -> bool:
 
 async def one_more_response(gateway: Storing) -> bool:
     begun = await background.begin(gateway)
-    return (await background.until(gateway, begun["id"], "completed"))["id"] == begun["id"]
+    ended = await background.until(gateway, begun["id"], "completed")
+    return bool(ended["id"] == begun["id"])
 
 
 KINDS = {
@@ -114,7 +115,8 @@ async def test_an_idle_runner_looks_once(
     engine.script = say("Yes.")
     async with storing(tmp_path, engine, stored_response_hours=1) as gateway:
         records, asked, claims = kind.records(gateway), 0, 0
-        version, claim = records.looks._database.version, records.claim
+        looked: Database = records.looks._database
+        version, claim = looked.version, records.claim
 
         async def counted_version() -> int | None:
             nonlocal asked
@@ -126,7 +128,7 @@ async def test_an_idle_runner_looks_once(
             claims += 1
             return await claim(*arguments)
 
-        monkeypatch.setattr(records.looks._database, "version", counted_version)
+        monkeypatch.setattr(looked, "version", counted_version)
         monkeypatch.setattr(records, "claim", counted_claim)
         async with kind.running(gateway):
             while asked < 30:
