@@ -162,7 +162,11 @@ class HostLane:
     def begin(self, work: Callable[[], None]) -> Callable[[], None]:
         """Begins work after all that is queued on the current stream, and returns what is to be
         called where its results are needed: it raises what the work has raised. Works are done one
-        after another."""
+        after another.
+
+        What the work uses is kept until steps wait for it: on the host it ends before the device
+        has run what it has queued, and the current stream would give its memory to the next
+        tensor."""
         after = self.side.computed()
 
         def run() -> SideMark:
@@ -175,14 +179,24 @@ class HostLane:
                 return self.side.mark()
 
         if self._threads is None:
-            run()
-            return _nothing
+            mark = run()
+
+            def done() -> None:
+                self.side.let_steps_wait(mark)
+                _keep(work)
+
+            return done
         future = self._threads.submit(run)
-        return lambda: self.side.let_steps_wait(future.result())
+
+        def wait() -> None:
+            self.side.let_steps_wait(future.result())
+            _keep(work)
+
+        return wait
 
 
-def _nothing() -> None:
-    """The work is done."""
+def _keep(_: Callable[[], None]) -> None:
+    """Whoever calls it in the end has what the work uses until then."""
 
 
 @dataclass(frozen=True)

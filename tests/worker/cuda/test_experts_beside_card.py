@@ -3,7 +3,11 @@ hasn't written: on a simulated GPU, which does its work as late as CUDA allows."
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ from torch import Tensor
 from penstock.recommend.beside_card import BesideCard, ExpertShape, HostFigures, PlacedModel
 from penstock.recommend.cards import DEVICES
 from penstock_kernels.cpu import library
+from penstock_worker.device.side_stream import AtOnceBeside
+from penstock_worker.layers import host_experts
 from penstock_worker.layers.experts import MixtureOfExperts
 from penstock_worker.layers.host_experts import HostLane
 from penstock_worker.layers.parts import ExpertsAtOnce
@@ -139,6 +145,54 @@ def test_rows_of_an_expert_go_to_the_host_together() -> None:
     assert division.copied == (1,)
     assert chosen.flatten()[division.pairs].tolist() == [1, 1, 1, 1, 0, 0, 2, 2, 3, 3]
     assert division.rest.tolist() == [2, 6, 5, 8, 0, 4]
+
+
+class BesideAtOnce(AtOnceBeside):
+    """A queue whose work is a thread's, as a card's is."""
+
+    beside = True
+
+
+@pytest.mark.parametrize("queue", [AtOnceBeside, BesideAtOnce])
+@pytest.mark.parametrize("threshold", [4, 1_000_000])
+def test_what_the_host_uses_is_kept_until_steps_wait_for_it(
+    threshold: int, queue: type[AtOnceBeside], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device runs what writes results after the host has queued it, and the current stream
+    gives freed memory to the next tensor at once."""
+    model = written(tmp_path / "model.gguf", "glm45", *MIXTURES["glm45"])
+    forward = of(model, "all")
+    number, kept = with_experts(model.config)[0], []
+    host = copying_from(placed(forward, number), threshold)
+    lane = HostLane(CPU, HandOverCounts())
+    lane.side = queue()
+    if lane.side.beside:
+        lane._threads = ThreadPoolExecutor(1)
+    for kind in (host_experts.RoutedRows, host_experts.RoutedPairs):
+
+        def made(*parts: Any, kind: Any = kind) -> Any:
+            kept.extend(weakref.ref(each) for each in parts)
+            return kind(*parts)
+
+        monkeypatch.setattr(host_experts, kind.__name__, made)
+    host = replace(host, lane=lane)
+    hidden = torch.randn(12, model.config.hidden_size, generator=torch.Generator().manual_seed(3))
+    gc.disable()
+    try:
+        with torch.inference_mode():
+            chosen, shares = routed(forward, number).router(hidden.bfloat16())
+            finish = host.begin(hidden.bfloat16(), chosen, shares)
+            if lane._threads is not None:
+                lane._threads.submit(int).result()  # The lane has done all.
+            del chosen, shares
+            assert len(kept) == 4
+            assert all(each() is not None for each in kept)
+            del finish
+            assert all(each() is None for each in kept)
+    finally:
+        gc.enable()
+        if lane._threads is not None:
+            lane._threads.shutdown()
 
 
 def test_work_that_fails_leaves_nothing_queued() -> None:
