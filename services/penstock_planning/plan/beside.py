@@ -19,7 +19,7 @@ from penstock.recommend.beside_card import (
     place_experts,
 )
 from penstock.recommend.cards import GB, LEAST_FIGURE, MOST_FIGURE, Accelerator
-from penstock_planning.simulate.cost import StepCost
+from penstock_planning.simulate.cost import MOST_MS, StepCost
 
 CONTEXT = 4096
 """Tokens that there is to be room for, at least."""
@@ -129,13 +129,23 @@ def beside_plan(
 
 def _cost(beside: BesideCard) -> StepCost:
     """Returns what steps take by their tokens, whose experts are what costs most, and to read the
-    keys and values of sequences, all of which a step waits for."""
+    keys and values of sequences, all of which a step waits for. Beyond MOST_MS, a step's cost is
+    that of the points before. Raises InvalidRequest where two points aren't below it."""
     curve, least, experts = [], 0.0, beside.model.experts
     # The last step whose experts aren't copied may take longer than larger ones.
     last = -(-beside.threshold * experts.count // experts.active) - 1
     for tokens in sorted({*POINTS, max(1, last), last + 1}):
         least = max(least, 1000 * beside.step(tokens, tokens, 0).whole - beside.card.overhead)
+        if least > MOST_MS:
+            break
         curve.append((tokens, least))
+    if len(curve) < 2:
+        host = beside.host
+        raise InvalidRequest(
+            f"--host with bandwidth={host.bandwidth:g},threads={host.threads}: a step of {tokens} "
+            f"tokens takes {least / 1000:,.0f} s there; allowed are {MOST_MS / 1000:.0f} s",
+            param="host",
+        )
     return StepCost(
         base_ms=0.0,
         token_ms=0.0,

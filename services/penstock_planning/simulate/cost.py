@@ -185,11 +185,13 @@ def _from_file(name: str) -> StepCost:
 def read_fitted(name: str) -> FittedCost:
     """A file that `penstock fit-cost` or `penstock bench steps` wrote. Raises InvalidRequest."""
     try:
-        return msgspec.json.decode(Path(name).read_bytes(), type=FittedCost)
+        found = msgspec.json.decode(Path(name).read_bytes(), type=FittedCost)
     except OSError as error:
         raise InvalidRequest(f"step cost {name!r}: {error.strerror}") from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"step cost {name!r}: {error}") from None
+    check_cost(found.cost, f"step cost {name!r}")
+    return found
 
 
 def extent(work: list[SlotWork]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.recommend.cards import DEVICES
 from penstock.recommend.releases import RELEASES
 from penstock_planning.plan.beside import beside_plan, parse_host, placed_model
 from penstock_planning.plan.command import PlanRequest, plan_of
-from penstock_planning.simulate.cost import StepCost, check_cost
+from penstock_planning.simulate.cost import StepCost, check_cost, parse
 from tests.worker.models.family_cases import read
 
 HOST = HostFigures(bandwidth=60, threads=16, memory=60)
@@ -68,6 +69,36 @@ def test_a_curve_by_hand() -> None:
 def test_other_curves_are_refused(curve: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(InvalidRequest, match="a file: curve has 2 to 64 pairs of tokens"):
         check_cost(StepCost(curve=curve), "a file")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"curve": [[1, 1.0]]}, "curve has 2 to 64 pairs"),
+        ({"curve": [[1, 1.0], [1, 2.0]]}, "curve has 2 to 64 pairs"),
+        ({"token_ms": -0.1}, "token=-0.1 is not allowed"),
+    ],
+)
+def test_files_with_other_costs_are_refused(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """As soon as they are read, by whichever command."""
+    file = tmp_path / "steps.json"
+    errors = dict.fromkeys(("error_percent", "error_p95_percent", "total_error_percent"), 1.0)
+    file.write_bytes(msgspec.json.encode({"cost": change, "steps": 3, **errors}))
+    with pytest.raises(InvalidRequest, match=f"steps.json': {words}"):
+        parse(str(file))
+
+
+def test_slow_hosts_have_the_points_that_are_allowed() -> None:
+    """A step of many tokens takes minutes there."""
+    slow = msgspec.structs.replace(HOST, bandwidth=0.3, threads=1, memory=90)
+    cost = beside_plan(MODEL, DEVICES["4090"], slow, "all", 16).cost
+    check_cost(cost, "a host")
+    assert 2 <= len(cost.curve) < 30
+    slower = msgspec.structs.replace(slow, bandwidth=0.001)
+    with pytest.raises(InvalidRequest, match=r"^--host with bandwidth=0.001,threads=1: .* takes"):
+        beside_plan(MODEL, DEVICES["4090"], slower, "all", 16)
 
 
 def test_keys_and_values_are_read_in_any_step() -> None:
