@@ -103,7 +103,8 @@ def _of_drafts(setup: Setup, cache: Cache, layers: int) -> int:
         return -(-said.num_speculative_tokens * blocks * cache.block_bytes // layers)
     draft = load_manifest(said.model)
     weights = sum(Path(file).stat().st_size for file in draft.weights.files)
-    per_token = kv_bytes_per_token(draft.decoder, draft.weights.dtype)
+    # A head is no decoder by itself, and has a cache like one.
+    per_token = kv_bytes_per_token(draft.config, draft.weights.dtype)
     return weights + blocks * setup.block_size * per_token
 
 

@@ -33,6 +33,7 @@ from tests.met import met
 from tests.worker.cpu_model import CPUModel
 from tests.worker.cuda.test_cpu_experts import MIXTURES, of, placed, with_experts, written
 from tests.worker.speculation.draft_folders import SERVED, write_folder
+from tests.worker.speculation.head_folders import written as write_head
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -142,6 +143,17 @@ def test_drafts_and_adapters_and_media_have_room_beside(mixture: CPUModel, tmp_p
     assert beside_bytes(setup, seeing, cache, None, media) == 1011
     room = card_room(setup, Card(10_000, 10_000), 1.0, 100, cache, 1011)
     assert room.experts == 10_000 - 350 - 500 - 100 - 1011
+
+
+def test_a_head_has_room_with_its_cache(mixture: CPUModel, tmp_path: Path) -> None:
+    """One of EAGLE-3: of one layer, and no model by itself."""
+    head = write_head("Llama", "eagle3", tmp_path / "head").said
+    said = SpeculativeConfig(**head, num_speculative_tokens=2)
+    setup = msgspec.structs.replace(mixture.setup(num_blocks=7), speculation=said)
+    found = beside_bytes(setup, mixture.prepared(), Cache(50, ()), None, None)
+    weights = sum(each.stat().st_size for each in (tmp_path / "head/head").glob("*.safetensors"))
+    assert weights > 0
+    assert found == weights + 7 * 16 * 2 * 2 * 16 * 4  # Keys, values, heads, numbers of float32.
 
 
 def test_the_cache_comes_first(mixture: CPUModel) -> None:
