@@ -64,7 +64,7 @@ def placed_model(
     count = len(layers) * spec.count
     if held is None:
         size = round(each * weights) * count
-        held = ExpertBytes(size, size)
+        held = ExpertBytes(size, size, size)
     shape = ExpertShape(
         layers=len(layers),
         count=spec.count,
@@ -75,7 +75,7 @@ def placed_model(
         shared=round(each * matrices * config.hidden_size * spec.shared_inner),
     )
     rest = max(0, known.size - held.file)
-    kv, share = known.kv_bytes_per_token, held.file / held.host
+    kv, share = known.kv_bytes_per_token, held.card / held.host
     return PlacedModel(config.num_layers, rest, rest, kv, shape, share)
 
 

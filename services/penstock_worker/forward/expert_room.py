@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from penstock.model.expert_room import KV_SHARE, STEP_SHARE, CardRoom, copies_of_experts
 from penstock.model.kv_layout import KVGroup
 from penstock.model.prepared_model import PreparedModel
@@ -19,13 +17,12 @@ from penstock.prepare.describe import kv_bytes_per_token
 from penstock.protocol.to_worker import Setup
 from penstock_kernels.cpu.library import load
 from penstock_kernels.cpu.matrix import SOURCES
-from penstock_kernels.triton.linear.gguf_weights import empty
 from penstock_worker.adapters.adaptable import adapter_bytes, whole_bytes
 from penstock_worker.adapters.models import AdaptableModel
 from penstock_worker.device.memory import DeviceMemory
 from penstock_worker.machine.memory import longest_blocks
 from penstock_worker.media.encoder import MediaEncodings
-from penstock_worker.weights.repacking import LAYOUTS
+from penstock_worker.weights.repacking import bytes_on_card
 from penstock_worker.weights.stored import StoredTensor
 
 
@@ -120,9 +117,9 @@ def layer_bytes(
     for name, tensor in tensors.items():
         layer = next((each for each in layers if name.startswith(each)), None)
         if layer is None:
-            rest += _on_card(tensor)
+            rest += bytes_on_card(tensor)
         else:
-            card[layer] += _on_card(tensor)
+            card[layer] += bytes_on_card(tensor)
             host[layer] += _on_host(tensor)
     return [ExpertLayerBytes(card[each], host[each]) for each in layers], rest
 
@@ -140,13 +137,6 @@ def copies_on_card(tensors: Mapping[str, StoredTensor], layers: Mapping[str, int
         weights = sum(math.prod(each.shape) for each in own) // count
         found.append(copies_of_experts(nbytes, weights, count))
     return max(found, default=0)
-
-
-def _on_card(tensor: StoredTensor) -> int:
-    layout = LAYOUTS.get(tensor.format)
-    if layout is None or len(tensor.shape) != 2:
-        return int(tensor.content.nbytes)
-    return empty(layout, *tensor.shape, torch.device("meta")).nbytes
 
 
 def _on_host(tensor: StoredTensor) -> int:

@@ -23,6 +23,7 @@ from penstock_worker.pooling.heads import VECTORS, head_of
 from penstock_worker.quantisation.registry import FORMATS
 from penstock_worker.weights.opening import open_weights
 from penstock_worker.weights.placing import nowhere
+from penstock_worker.weights.repacking import bytes_on_card
 from penstock_worker.weights.stored import StoredTensor
 
 DTYPE = torch.float32
@@ -109,8 +110,13 @@ def expert_bytes(prepared: PreparedModel) -> ExpertBytes | None:
     if tensors is None:
         return None
     own = [each for name, each in tensors.items() if _EXPERT.match(name) and len(each.shape) == 2]
-    held = _held(prepared, own)
-    return None if not own else ExpertBytes(sum(each.content.nbytes for each in own), held)
+    if not own:
+        return None
+    return ExpertBytes(
+        file=sum(each.content.nbytes for each in own),
+        host=_held(prepared, own),
+        card=sum(map(bytes_on_card, own)),
+    )
 
 
 _EXPERT = re.compile(r"layers\.\d+\.mlp\.experts\.\d+\.")

@@ -19,8 +19,9 @@ def experts_beside_card(about: Description, held: ExpertBytes | None) -> list[Fi
     text = (
         f"{held.host / _GIB:.2f} GiB in {experts.layers} layers; --device cuda --cpu-experts keeps "
         "them, or those of some layers, in the host's memory, and a card holds at least "
-        f"{(about.size - held.file) / _GIB:.2f} GiB beside its KV cache"
+        f"{(about.size - held.file) / _GIB:.2f} GiB beside its KV cache; there, all of them take "
+        f"{held.card / _GIB:.2f} GiB"
     )
     if not fits:
-        text += f"; not all of them: {free_memory() / _GIB:.1f} GiB are free here"
+        text += f"; not all fit the host: {free_memory() / _GIB:.1f} GiB are free here"
     return [Finding("experts", True, text, "ok" if fits else "note")]

@@ -30,10 +30,7 @@ def repacked(
     All parts must have the same columns, for which `fits` returns True.
     """
     stored, (_, columns) = tensors[0]
-    whole = LAYOUTS[stored.format]
-    layout = whole
-    if whole.units and not _aligned(columns, whole.unit):
-        layout = replace(whole, unit=GROUP)
+    layout = _layout(stored.format, columns)
     outputs = sum(len(part[0]) for _, part in tensors)
     out = GGUFMatrix(**vars(empty(layout, outputs, len(columns), device)))
     start = 0
@@ -42,6 +39,22 @@ def repacked(
         _read(tensor, rows, held, out, start, place)
         start += len(rows)
     return out
+
+
+def bytes_on_card(tensor: StoredTensor) -> int:
+    """Returns what a whole tensor takes on a card: a matrix whose type stays quantised as
+    `repacked` has it, others as the file does."""
+    if tensor.format not in LAYOUTS or len(tensor.shape) != 2:
+        return int(tensor.content.nbytes)
+    layout = _layout(tensor.format, range(tensor.shape[1]))
+    return empty(layout, *tensor.shape, torch.device("meta")).nbytes
+
+
+def _layout(form: str, columns: range) -> Layout:
+    whole = LAYOUTS[form]
+    if whole.units and not _aligned(columns, whole.unit):
+        return replace(whole, unit=GROUP)
+    return whole
 
 
 def fits(stored: StoredTensor, columns: range) -> bool:

@@ -56,6 +56,8 @@ class ExpertBytes(msgspec.Struct, frozen=True):
     """In the model's files."""
     host: int
     """In the CPU kernels' layout."""
+    card: int
+    """As a card's kernels hold them: IQ4_XS and Q2_K take twice the file's."""
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,10 +155,11 @@ def test_a_models_shape_is_its_configurations() -> None:
     assert found.card_share == 1
     # As it is held: a fifth more than in the file.
     count = shape.layers * 8
-    measured = placed_model(known, config, ExpertBytes(file=count * 1000, host=count * 1200))
+    held = ExpertBytes(file=count * 1000, host=count * 1200, card=count * 1800)
+    measured = placed_model(known, config, held)
     assert measured is not None
     assert (measured.experts.nbytes, measured.rest) == (1200, 2 * 10**6 - count * 1000)
-    assert measured.card_share == pytest.approx(1 / 1.2)
+    assert measured.card_share == pytest.approx(1.5)
     dense: Any = SimpleNamespace(experts=None, parameters=10**6)
     assert placed_model(dense, read("llama-yarn")) is None
 

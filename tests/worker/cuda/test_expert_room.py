@@ -28,6 +28,7 @@ from penstock_worker.forward.expert_room import (
 )
 from penstock_worker.forward.interface import DeviceRecipe
 from penstock_worker.layers.level_experts import ExpertHost
+from penstock_worker.loading.tensors import expert_bytes
 from penstock_worker.weights.gguf_files import gguf_tensors
 from tests.met import met
 from tests.worker.cpu_model import CPUModel
@@ -109,6 +110,27 @@ def test_bytes_in_the_hosts_memory(case: str, tmp_path: Path) -> None:
         assert each.host == sum(matrix.size for matrix in matrices) + sum(biases)
         assert bool(biases) == (case == "gpt-oss")
         assert case != "gpt-oss" or each.host > 1.1 * each.card
+
+
+@pytest.mark.parametrize("kind", ["IQ4_XS", "Q2_K"])
+def test_bytes_of_what_a_card_holds_otherwise_than_its_file(kind: str, tmp_path: Path) -> None:
+    """Those of the matrices that are loaded; also for `plan` and `doctor`."""
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "num_experts": 4}
+    model = written(tmp_path / "model.gguf", "qwen3-moe-all", kind, sizes)
+    layers = with_experts(model.config)
+    tensors = gguf_tensors(model.weights.files, model.config)
+    found, _ = layer_bytes(tensors, [f"layers.{number}.mlp.experts." for number in layers])
+    before = library.instruction_set()
+    forward = of(model, "0")
+    library.use(before)
+    held = []
+    for number, each in zip(layers, found, strict=True):
+        own = placed(forward, number)
+        held.append(own.up.nbytes + own.down.nbytes)
+        assert each.card == held[-1]
+    about = expert_bytes(model.prepared())
+    assert about is not None
+    assert about.card == sum(held) > 1.8 * about.file
 
 
 def test_drafts_and_adapters_and_media_have_room_beside(mixture: CPUModel, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from penstock_worker.machine import expert_check
 from penstock_worker.machine.expert_check import experts_beside_card
 
 GIB = 1 << 30
-HELD = ExpertBytes(file=38 * GIB, host=45 * GIB)
+HELD = ExpertBytes(file=38 * GIB, host=45 * GIB, card=70 * GIB)
 """The kernels' layout takes more."""
 
 
@@ -31,6 +31,7 @@ def test_what_card_and_host_hold(free: int, level: str, monkeypatch: pytest.Monk
     [found] = experts_beside_card(about(), HELD)
     assert found.text.startswith("45.00 GiB in 36 layers; --device cuda --cpu-experts")
     assert "a card holds at least 22.00 GiB" in found.text
+    assert "there, all of them take 70.00 GiB" in found.text
     assert ("44.0 GiB are free here" in found.text) is (level == "note")
     assert (found.name, found.ok, found.level) == ("experts", True, level)
 
