@@ -155,7 +155,9 @@ def run(arguments: argparse.Namespace) -> int:
     silence()
     names = set(PlanRequest.__struct_fields__) & set(vars(arguments))
     given = {name: getattr(arguments, name) for name in names}
-    model, operations, placed = _model(arguments.model) if arguments.model else (None, 0.0, None)
+    model, operations, placed = None, 0.0, None
+    if arguments.model:
+        model, operations, placed = _model(arguments.model, measured=arguments.cpu_experts != "off")
     gateway = arguments.gateway_ms
     asked = PlanRequest(
         **{
@@ -181,8 +183,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if holds else NONE_HOLDS
 
 
-def _model(name: str) -> tuple[Description, float, PlacedModel | None]:
-    """A model that is on this machine. Raises ModelNotFound, UnsupportedModel, InvalidRequest."""
+def _model(name: str, *, measured: bool = False) -> tuple[Description, float, PlacedModel | None]:
+    """A model that is on this machine. Raises ModelNotFound, UnsupportedModel, InvalidRequest.
+
+    `measured`: with what its experts take, for which a worker's code opens the weights.
+    """
     from penstock.cli.processes import expert_bytes
     from penstock.prepare import load_manifest, prepare
     from penstock.prepare.describe import describe
@@ -194,7 +199,7 @@ def _model(name: str) -> tuple[Description, float, PlacedModel | None]:
     folder = prepare(name, fetch="never")
     model = load_manifest(folder)
     known, operations = size_of(describe(folder, model), model)
-    held = None if known.experts is None else expert_bytes(model)
+    held = expert_bytes(model) if measured and known.experts is not None else None
     return known, operations, placed_model(known, model.decoder, held)
 
 

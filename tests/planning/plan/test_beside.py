@@ -16,6 +16,7 @@ from penstock.recommend.beside_card import BesideCard, HostFigures, place_expert
 from penstock.recommend.beside_fits import placed_model as of_release
 from penstock.recommend.cards import DEVICES
 from penstock.recommend.releases import RELEASES
+from penstock_planning.commands.plan import _model as model_of
 from penstock_planning.plan.beside import beside_plan, parse_host, placed_model
 from penstock_planning.plan.command import PlanRequest, plan_of
 from penstock_planning.simulate.cost import StepCost, check_cost, parse
@@ -177,6 +178,26 @@ def test_a_models_shape_is_its_configurations() -> None:
 def test_a_plan_says_what_it_lacks(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         plan_of(msgspec.structs.replace(asked(), **change), EngineConfig())
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_weights_are_opened_for_experts_beside_a_card_alone(
+    measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes torch."""
+    known: Any = SimpleNamespace(experts=object())
+    opened: list[Any] = []
+    for name, found in {
+        "penstock.prepare.prepare": "folder",
+        "penstock.prepare.load_manifest": SimpleNamespace(decoder=None),
+        "penstock.prepare.describe.describe": known,
+        "penstock_planning.plan.command.size_of": (known, 0.0),
+        "penstock_planning.plan.beside.placed_model": None,
+    }.items():
+        monkeypatch.setattr(name, lambda *_, found=found, **__: found)
+    monkeypatch.setattr("penstock.cli.processes.expert_bytes", opened.append)
+    assert model_of("some-model", measured=measured) == (known, 0.0, None)
+    assert bool(opened) is measured
 
 
 def asked() -> PlanRequest:
