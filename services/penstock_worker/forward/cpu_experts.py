@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import torch
 from penstock.errors import StartupError
 from penstock.model.config import ModelConfig
 from penstock.model.expert_places import ExpertPlaces, expert_counts, host_places
-from penstock.model.expert_room import layers_on_host
+from penstock.model.expert_room import experts_together, layers_on_host
 from penstock.model.layer_spec import FeedForwardSpec
 from penstock.model.prepared_model import PreparedModel
 from penstock.process import logs
@@ -85,7 +85,7 @@ def expert_host(
     on_host = _on_host(places)
     if setup.cpu_experts == AUTO:
         on_host = on_host[: _chosen(setup, found, device, cache, beside())]
-    _check_host(found.layers[: len(on_host)])
+    _check_host(setup, found, len(on_host))
     return ExpertHost(device, threads, frozenset(on_host))
 
 
@@ -98,6 +98,8 @@ class _Sizes:
     rest: int
     copies: int
     """For experts that are copied to the card."""
+    pinned: int
+    """Of the host, through which they are copied."""
 
     @staticmethod
     def of(config: ModelConfig, prepared: PreparedModel) -> _Sizes:
@@ -105,7 +107,12 @@ class _Sizes:
         tensors = gguf_tensors(prepared.weights.files, config)
         numbered = {f"layers.{n}.mlp.experts.": c for n, c in enumerate(expert_counts(config)) if c}
         layers, rest = layer_bytes(tensors, list(numbered))
-        return _Sizes(layers, rest, copies_on_card(tensors, numbered))
+        buffers = [
+            experts_together(each.host // count, count) * (each.host // count)
+            for each, count in zip(layers, numbered.values(), strict=True)
+        ]
+        pinned = 2 * max(buffers, default=0)
+        return _Sizes(layers, rest, copies_on_card(tensors, numbered), pinned)
 
 
 def _chosen(setup: Setup, found: _Sizes, device: torch.device, cache: Cache, beside: int) -> int:
@@ -127,15 +134,24 @@ def _chosen(setup: Setup, found: _Sizes, device: torch.device, cache: Cache, bes
     return count
 
 
-def _check_host(layers: Sequence[ExpertLayerBytes]) -> None:
-    """Raises StartupError where the host's memory has no room for these layers' experts."""
-    needed, free = sum(each.host for each in layers), free_memory()
-    if needed > free:
-        raise StartupError(
-            f"cpu_experts: the routed experts of {len(layers)} layers take {mib(needed)} in the "
-            f"CPU kernels' layout, and {mib(free)} are free in the host's memory; allowed are fewer"
-            " layers"
-        )
+def _check_host(setup: Setup, found: _Sizes, count: int) -> None:
+    """Raises StartupError where the host's memory has no room for the experts of so many layers,
+    for what they are copied through, and for the host tier of the KV cache."""
+    if not count:
+        return
+    experts, free = sum(each.host for each in found.layers[:count]), free_memory()
+    if experts + found.pinned + setup.host_kv_bytes <= free:
+        return
+    tier = f", the KV cache's host tier {mib(setup.host_kv_bytes)}" if setup.host_kv_bytes else ""
+    allowed = "fewer layers"
+    if setup.cpu_experts == AUTO:
+        rest = sum(each.card for each in found.layers[:count])
+        allowed = f"a card with {mib(rest)} more for experts, or a host with as much as they take"
+    raise StartupError(
+        f"cpu_experts: the routed experts of {count} layers take {mib(experts)} in the CPU kernels'"
+        f" layout, pinned buffers {mib(found.pinned)}{tier}, and {mib(free)} are free in the host's"
+        f" memory; allowed are {allowed}"
+    )
 
 
 def _on_host(places: ExpertPlaces) -> list[str]:

@@ -179,17 +179,21 @@ def test_memory_for_rows_on_their_way_is_bounded(
 
 
 def test_a_host_without_memory_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is loaded. A layer takes 40.5 KiB."""
+    """Before anything is loaded. A layer takes 40.5 KiB, and so does each of two buffers."""
     model = written(tmp_path / "model.gguf", "qwen3-moe-all", *MIXTURES["qwen3-moe-all"])
-    monkeypatch.setattr(cpu_experts, "free_memory", lambda: 100_000)
+    monkeypatch.setattr(cpu_experts, "free_memory", lambda: 4 * 41_472)
     setup = msgspec.structs.replace(model.setup(), cpu_experts="2")
     choose(model.prepared(), setup, 1)
     said = (
-        "cpu_experts: the routed experts of 3 layers take 0.1 MiB in the CPU kernels' layout, and "
-        "0.1 MiB are free in the host's memory; allowed are fewer layers"
+        "cpu_experts: the routed experts of 3 layers take 0.1 MiB in the CPU kernels' layout, "
+        "pinned buffers 0.1 MiB, and 0.2 MiB are free in the host's memory; allowed are fewer "
+        "layers"
     )
     with pytest.raises(StartupError, match=said):
         choose(model.prepared(), msgspec.structs.replace(setup, cpu_experts="all"), 1)
+    tier = msgspec.structs.replace(setup, host_kv_bytes=1 << 20)
+    with pytest.raises(StartupError, match=r"the KV cache's host tier 1.0 MiB, and 0.2 MiB are"):
+        choose(model.prepared(), tier, 1)
 
 
 def test_rows_that_are_no_numbers_stay_by_themselves(tmp_path: Path) -> None:
