@@ -217,6 +217,12 @@ class HostExperts:
     def _single(self) -> CPUExperts:
         return replace(self.experts, active=1)
 
+    @property
+    def together(self) -> int:
+        """How many experts the card computes together, at most; or as many as a row has, if that is
+        more."""
+        return max(self.experts.active, self.streamed.together)
+
     def begin(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Callable[[], Tensor]:
         """Begins what `__call__` does, and returns what gives its result."""
         counts = self.streamed.chosen_often(chosen)
@@ -251,7 +257,7 @@ class HostExperts:
         rare = RoutedPairs(hidden, chosen, division.rest, out)
         wait = self._begin(self.pinned_pairs, self._single, rare)
         try:
-            self.streamed.compute(division, hidden, out)
+            self.streamed.compute(division, hidden, out, min(MOST_ROWS, len(rare)))
         except BaseException:
             wait()  # Until then, what the lane reads and writes is still its own.
             raise

@@ -60,6 +60,11 @@ class PlacedExperts(Protocol):
     def begin(self, hidden: Tensor, chosen: Tensor, shares: Tensor) -> Callable[[], Tensor]:
         """Begins what `__call__` does, and returns what gives its result."""
 
+    @property
+    def together(self) -> int:
+        """How many experts are computed together, at most: with all rows, if these have no
+        others."""
+
 
 @dataclass(frozen=True)
 class CardExperts:
@@ -88,13 +93,22 @@ class CardExperts:
         found = self(hidden, chosen, shares)
         return lambda: found
 
+    @property
+    def together(self) -> int:
+        """All."""
+        return self.count
+
 
 class TrialRouting:
-    """While it is on, rows have the experts in turn. A trial step measures memory with tokens that
-    are all alike, which routers send to a few experts."""
+    """While it is on, rows have some experts in turn, and those in the host's memory are copied for
+    any number of rows: the most memory that a step may take, whatever experts its rows have. A
+    trial step's own tokens are all alike, which routers send to a few experts."""
 
     def __init__(self) -> None:
         self._on = False
+
+    def __bool__(self) -> bool:
+        return self._on
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -107,7 +121,7 @@ class TrialRouting:
 
     def __call__(self, chosen: Tensor, count: int) -> Tensor:
         """Returns rows' experts, [rows, active] int32, ascending: `chosen` itself while it is off.
-        `count`: of experts."""
+        `count`: of the experts that take turns, at least `active`."""
         if not self._on:
             return chosen
         rows, active = chosen.shape
@@ -210,11 +224,16 @@ class ExpertHost:
             stored.feed_forward.activation,
             self.buffers,
             self.counts,
-            lambda: rows_worth_a_copy(size, weights, self.threads, self.buffers.rate),
+            lambda: self._worth_a_copy(size, weights),
         )
         self._streamed.append(streamed)
         rows, pairs = (self.pinned(stored.width, each) for each in (stored.spec.active, 1))
         return HostExperts(experts, rows, pairs, streamed, self.lane)
+
+    def _worth_a_copy(self, nbytes: int, weights: int) -> int:
+        if self.trial:
+            return 1
+        return rows_worth_a_copy(nbytes, weights, self.threads, self.buffers.rate)
 
 
 _NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -324,4 +343,4 @@ class RoutedByLevels:
         if chosen is not None:
             raise TypeError("these experts are chosen by their router alone")
         found, shares = self.router(hidden if routed is None else routed)
-        return self.experts.begin(hidden, self._trial(found, self.router.rule.count), shares)
+        return self.experts.begin(hidden, self._trial(found, self.experts.together), shares)

@@ -141,7 +141,7 @@ class StreamedExperts:
     """Returns `threshold`, by what is known of the rate of copies."""
 
     def __post_init__(self) -> None:
-        self.buffers.reserve(self._together * self._bytes)
+        self.buffers.reserve(self.together * self._bytes)
 
     @property
     def threshold(self) -> int:
@@ -150,7 +150,7 @@ class StreamedExperts:
 
     def some(self) -> tuple[np.ndarray, ...]:
         """Returns what is copied at a time, of the first experts."""
-        return tuple(self._pieces(range(self._together)))
+        return tuple(self._pieces(range(self.together)))
 
     @property
     def _kinds(self) -> tuple[tuple[PackedMatrix, ...], ...]:
@@ -167,7 +167,7 @@ class StreamedExperts:
         return sum(len(piece) for piece in self._pieces((0,)))
 
     @cached_property
-    def _together(self) -> int:
+    def together(self) -> int:
         """Experts that are copied at a time."""
         return experts_together(self._bytes, len(self.ups))
 
@@ -191,20 +191,21 @@ class StreamedExperts:
         counts = found.scatter_add_(0, pairs, torch.ones_like(pairs)).cpu().numpy()
         return counts if (counts >= self.threshold).any() else None
 
-    def compute(self, division: PairsByPlace, hidden: Tensor, out: Tensor) -> None:
+    def compute(self, division: PairsByPlace, hidden: Tensor, out: Tensor, beside: int = 0) -> None:
         """Computes the pairs of the experts that are copied, into their rows of `out`, [pairs,
-        width] float32. `hidden`: [rows, width], of any float dtype. Beside `out`, what it takes
-        doesn't depend on how many pairs there are."""
-        first, begin = 0, 0
+        width] float32. `hidden`: [rows, width], of any float dtype. `beside`: pairs that are on
+        their way to the host at a time; with these, no more are in hand than without. Beside
+        `out`, what it takes doesn't depend on how many pairs there are."""
+        first, begin, most = 0, 0, max(1, MOST_PAIRS - beside)
         active = len(out) // max(1, len(hidden))
         while first < len(division.copied):
-            experts = division.copied[first : first + self._together]
+            experts = division.copied[first : first + self.together]
             end = division.ends[first + len(experts) - 1]
             with self.buffers.brought(tuple(self._pieces(experts)), self.counts) as memory:
                 weights = self._unpacked(memory, len(experts))
             self.counts.experts_copied += len(experts)
-            for start in range(begin, end, MOST_PAIRS):
-                part = slice(start, min(end, start + MOST_PAIRS))
+            for start in range(begin, end, most):
+                part = slice(start, min(end, start + most))
                 pairs = division.pairs[part]
                 numbers = (division.numbers[part] - first).int()[:, None]
                 found = self._of_group(weights, len(experts), hidden[pairs // active], numbers)
@@ -223,7 +224,7 @@ class StreamedExperts:
         `weights`: of `count` experts, as `_unpacked` gives them. `rows`: [pairs, width]. `numbers`:
         [pairs, 1] int32, which of the experts each has.
         """
-        placed = place_rows(numbers, self._together, EXPERTS.rows)
+        placed = place_rows(numbers, self.together, EXPERTS.rows)
         gate, up, down = weights
         levels = row_levels(rows)
         both = [

@@ -15,7 +15,7 @@ UNPACKED_BYTES = 4
 """Of a weight that is copied to the card, while its level becomes a byte, with its scales."""
 BUFFER_BYTES = 32 << 20
 """Bytes of experts that are copied at a time, if that is one expert or more."""
-MOST_PAIRS = 16_384
+MOST_PAIRS = 2048
 """Pairs of a row and a copied expert that the card computes at a time, so that a step's memory
 doesn't depend on which experts its rows have."""
 LINK_BYTES = 20e9

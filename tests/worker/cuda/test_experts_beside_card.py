@@ -22,7 +22,7 @@ from penstock_kernels.cpu import library
 from penstock_worker.device.side_stream import AtOnceBeside
 from penstock_worker.layers import host_experts
 from penstock_worker.layers.experts import MixtureOfExperts
-from penstock_worker.layers.host_experts import HostLane
+from penstock_worker.layers.host_experts import HostExperts, HostLane
 from penstock_worker.layers.parts import ExpertsAtOnce
 from penstock_worker.layers.streamed_experts import PairsByPlace
 from penstock_worker.metrics.hand_over import HandOverCounts
@@ -30,7 +30,7 @@ from tests.worker.cuda.simulated.device import Device
 from tests.worker.cuda.simulated.tensors import CPU, CUDA
 from tests.worker.cuda.simulated.torch_cuda import simulated
 from tests.worker.cuda.test_cpu_experts import MIXTURES, logits, of, placed, with_experts, written
-from tests.worker.cuda.test_streamed_experts import copying_from, routed
+from tests.worker.cuda.test_streamed_experts import NEVER, copying_from, routed
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -135,6 +135,50 @@ def test_a_card_that_is_late_computes_the_same(
         found = computed(CUDA)
     assert wanted.isfinite().all()
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("together", [1, 2, 8])
+def test_a_trial_step_takes_the_most_memory(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever experts rows have, and from however many on these are copied; of more pairs than
+    the card computes at a time, and of fewer."""
+    monkeypatch.setattr("penstock_worker.layers.host_experts.MOST_ROWS", 24)
+    monkeypatch.setattr("penstock_worker.layers.streamed_experts.MOST_PAIRS", 96)
+    model, device = written(tmp_path / "model.gguf", "glm45", *MIXTURES["glm45"]), Device(GIB)
+    with simulated(device), torch.inference_mode():
+        forward, number = of(model, "all"), with_experts(model.config)[0]
+        host, trial = placed(forward, number), routed(forward, number)._trial
+        monkeypatch.setattr(
+            "penstock.model.expert_room.BUFFER_BYTES", together * host.streamed._bytes
+        )
+        host.streamed.__dict__.pop("together", None)
+        assert host.streamed.together == together
+        width = model.config.hidden_size
+        device.rehearsing = True
+
+        def peak(chosen: Tensor, layer: HostExperts) -> int:
+            found = chosen.sort(1).values.int()
+            hidden, there = torch.zeros(len(found), width, device=CUDA), found.to(CUDA)
+            shares = torch.ones(found.shape, device=CUDA)
+            torch.cuda.synchronize()
+            device.peak = before = device.allocated
+            layer(hidden.bfloat16(), there, shares)
+            torch.cuda.synchronize()
+            return device.peak - before
+
+        for rows in (20, 80):
+            with trial.on():
+                alike = torch.zeros(rows, 3, dtype=torch.int32)
+                tried = peak(trial(alike, host.together), host)
+            even = torch.arange(rows)[:, None] * 3 + torch.arange(3)
+            for routing in (
+                torch.arange(3).expand(rows, 3),
+                even % 8,
+                torch.where(torch.arange(rows)[:, None] < rows // 2, torch.arange(3), even % 8),
+            ):
+                for threshold in (1, rows // 3, rows // 2, NEVER):
+                    assert peak(routing, copying_from(host, threshold)) <= tried
 
 
 def test_rows_of_an_expert_go_to_the_host_together() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,7 @@ def test_any_threshold_and_any_chunks_give_the_same(
 ) -> None:
     """Nothing is copied, some of a layer's experts are, or all; one at a time, or together."""
     monkeypatch.setattr(expert_room, "BUFFER_BYTES", together)
-    monkeypatch.setattr(streamed_experts, "MOST_PAIRS", 7)
+    monkeypatch.setattr(streamed_experts, "MOST_PAIRS", 15)
     monkeypatch.setattr(host_experts, "MOST_ROWS", 8)
     forward, number = of(mixture, "all"), with_experts(mixture.config)[0]
     own, layer = routed(forward, number), forward._model.layers[number].feed_forward
@@ -159,19 +158,26 @@ def test_the_threshold_goes_by_what_was_measured(
     assert streamed.threshold == rows_worth_a_copy(size, weights, 2, link=2e8) > 100
 
 
-def test_a_trial_step_has_the_experts_in_turn(mixture: CPUModel) -> None:
-    """Though its rows are all alike, which has routers choose the same few."""
+@pytest.mark.parametrize("together", [1, 4, 32])
+def test_a_trial_step_has_experts_in_turn(
+    mixture: CPUModel, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are copied together, however many rows there are: one group has all pairs."""
     forward, number = of(mixture, "all"), with_experts(mixture.config)[0]
     own, layer = routed(forward, number), forward._model.layers[number].feed_forward
-    own.experts = copying_from(placed(forward, number), 4)
-    counts, hidden = own.experts.lane.counts, rows_of(mixture)[:1].expand(ROWS, -1).contiguous()
-    found, all_of_them = [], own.router.rule.count
-    for context in (nullcontext, own._trial.on):
-        with context():
-            before = counts.experts_copied
-            in_chunks(layer, hidden, (ROWS,))
-            found.append(counts.experts_copied - before)
-    assert found == [own.experts.experts.active, all_of_them]
+    host = own.experts
+    monkeypatch.setattr(expert_room, "BUFFER_BYTES", together * host.streamed._bytes)
+    host.streamed.__dict__.pop("together", None)
+    counts, hidden = host.lane.counts, rows_of(mixture)[:8]
+    assert host.streamed.threshold == 8
+    wanted = min(max(host.experts.active, together), own.router.rule.count)
+    assert host.together == wanted
+    with own._trial.on():
+        in_chunks(layer, hidden[:7], (7,))
+    assert counts.experts_copied == wanted
+    assert (counts.host_rows, counts.card_rows) == (0, 7 * host.experts.active)
+    in_chunks(layer, hidden[:7], (7,))  # Fewer than are worth a copy.
+    assert counts.host_rows == 7 * host.experts.active
     chosen = torch.zeros(ROWS, 2, dtype=torch.int32)
     assert own._trial(chosen, 5) is chosen
     with own._trial.on():
