@@ -158,15 +158,22 @@ def decoding_core(blocks: int, running: int, output: int) -> EngineCore:
     }
     core = EngineCore(facts(replace_settings(EngineConfig(), settings)))
     core.frontend_opened(FRONTEND, Hello(list(PROTOCOL_VERSIONS), "loadtest", 0), 0.0)
-    core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
-    nothing = {"device": "none", "fingerprint": "none", "load_seconds": 0.0}
-    core.worker_received(WORKER, Ready(num_kv_blocks=blocks, **nothing), 0.0)
+    open_worker(core, blocks)
     for number in range(running):
-        prompt = list(range(3 + number, 3 + number + PROMPT_TOKENS))
-        sampling, stopping = TokenSampling(number, temperature=0.0), Stopping(max_tokens=output)
-        submit = Submit(number, str(number), prompt, [OpenSequence(0)], sampling, stopping)
-        core.frontend_received(FRONTEND, submit, 0.0)
+        submit(core, number, list(range(3 + number, 3 + number + PROMPT_TOKENS)), output)
     return core
+
+
+def open_worker(core: EngineCore, blocks: int) -> None:
+    core.worker_opened(WORKER, WorkerHello(list(PROTOCOL_VERSIONS), 0, 0), 0.0)
+    ready = Ready(num_kv_blocks=blocks, device="none", fingerprint="none", load_seconds=0.0)
+    core.worker_received(WORKER, ready, 0.0)
+
+
+def submit(core: EngineCore, number: int, prompt: list[int], output: int) -> None:
+    sampling, stopping = TokenSampling(number, temperature=0.0), Stopping(max_tokens=output)
+    request = Submit(number, str(number), prompt, [OpenSequence(0)], sampling, stopping)
+    core.frontend_received(FRONTEND, request, 0.0)
 
 
 def plans_of(effects: Effects) -> list[Plan]:

@@ -22,7 +22,7 @@ from penstock.errors import StartupError
 from penstock.net.listener import raise_file_limit
 from penstock.prepare.folder import check_contents, load_manifest
 from penstock.process import logs
-from penstock.process.memory import COLLECT_AFTER
+from penstock.process.memory import collect_seldom
 from penstock.process.start_phases import START
 from penstock.protocol.from_frontend import FromFrontend, MediaChunk
 from penstock.protocol.from_worker import FromWorker
@@ -98,10 +98,8 @@ def main(
             boot=boot.hex(),
             model=core.state.facts.model.name,
         )
-        # Everything made so far lives as long as the process: the collector needn't look at it.
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(COLLECT_AFTER)
+        collect_seldom()
         with kept_alive(frontends, workers):
             Loop(core, frontends, workers, wakeup, shutdown_timeout, note, weights).run()
     log.info("engine stopped")

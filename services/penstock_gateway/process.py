@@ -23,7 +23,7 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.tls import server_context
 from penstock.process import logs
-from penstock.process.memory import COLLECT_AFTER
+from penstock.process.memory import collect_seldom
 from penstock.process.start_phases import START
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
@@ -80,8 +80,7 @@ def main(
         access_log.setup(f"gateway {index}", config.access_log)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     listener.raise_file_limit()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    collect_seldom()
     sock = socket.socket(fileno=fd) if fd is not None else listener.bind(config.host, config.port)
     reached = reach_models(
         engine_endpoint,

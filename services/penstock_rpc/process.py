@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -17,7 +16,7 @@ from penstock.net import listener
 from penstock.net.exposure import check_exposure
 from penstock.net.listener import GRPC_FLAGS
 from penstock.process import logs
-from penstock.process.memory import COLLECT_AFTER
+from penstock.process.memory import collect_seldom
 from penstock_gateway.adapters.loading import AdapterFolders
 from penstock_gateway.app import create_app
 from penstock_gateway.chat.output_parsing import check_parsers
@@ -56,8 +55,7 @@ def main(
     if gateway.access_log != "off":
         access_log.setup("grpc", gateway.access_log)
     listener.raise_file_limit()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    collect_seldom()
     with asyncio.Runner() as runner:
         runner.run(_serve(engine_endpoint, config, ready_file, models_socket))
 

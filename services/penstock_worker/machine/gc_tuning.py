@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from penstock.process.memory import COLLECT_AFTER, trim_heap
+from penstock.process.memory import collect_seldom, trim_heap
 
 
 def keep() -> None:
@@ -12,8 +12,7 @@ def keep() -> None:
     million objects. What loading has freed goes back to the system."""
     gc.collect()
     trim_heap()
-    gc.freeze()
-    gc.set_threshold(COLLECT_AFTER)
+    collect_seldom()
 
 
 def let_go() -> None:
