@@ -177,7 +177,7 @@ def _level_operands(
         raw = tl.load(levels + place, mask=mask[:, None], other=0)
         offset = tl.full([column.shape[0]], OFFSET, tl.float32)
         low, upper = nibble_levels(raw, offset, dtype)
-    elif (BITS == 5 or BITS == 6) and dtype == tl.bfloat16 and not INTERPRETED:
+    elif (BITS == 5 or BITS == 6) and dtype == tl.bfloat16:
         group_place = column.to(tl.int64) + group * outputs
         place = group_place[:, None] * 16 + tl.arange(0, 16)[None, :]
         raw = tl.load(levels + place, mask=mask[:, None], other=0)

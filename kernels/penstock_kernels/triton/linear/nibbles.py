@@ -116,18 +116,19 @@ def _offsets(raw, zero, base: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def plane_levels(raw, first, second, zero, PLANES: tl.constexpr):
-    """Returns what nibble_levels does, as bfloat16, of levels whose upper bits lie in planes. Not
-    in the interpreter.
+    """Returns what nibble_levels does, as bfloat16, of levels whose upper bits lie in planes.
 
     `raw`: [columns, 16] uint8.  `first`, `second`: [columns] int32, the bits 4 and 5 of 32 levels,
-    those of the low nibbles first; without `second` if PLANES is 1.  `zero`: [columns] float32,
-    whole numbers in [0, 64].
+    those of the low nibbles first; bits 5 rotated left by one; without `second` if PLANES is 1.
+    `zero`: [columns] float32, whole numbers in [0, 64].
     """
     at = tl.broadcast_to(tl.arange(0, 16)[None, :], raw.shape)
     turn = (36 - at) & 31
     offset = _offsets(raw, zero, 128.0, tl.bfloat16)
     bits = tl.broadcast_to(first[:, None], raw.shape)
-    if PLANES == 1:
+    if INTERPRETED:
+        low, high = _plane_levels(raw, offset, turn, first, second, PLANES)
+    elif PLANES == 1:
         low, high = tl.inline_asm_elementwise(
             FIVE_TO_BFLOAT16,
             _FIVE_REGISTERS,
@@ -146,3 +147,28 @@ def plane_levels(raw, first, second, zero, PLANES: tl.constexpr):
             pack=4,
         )
     return low, high
+
+
+@triton.jit
+def _plane_levels(raw, offset, turn, first, second, PLANES: tl.constexpr):
+    """Returns what the assembly gives for the same operands."""
+    rotated = _rotated(first, turn)
+    low = (raw & 15).to(tl.uint32) | rotated & 16
+    high = (raw >> 4).to(tl.uint32) | (rotated >> 16) & 16
+    if PLANES == 2:
+        rotated = _rotated(second, turn)
+        low |= rotated & 32
+        high |= (rotated >> 16) & 32
+    less = offset.to(tl.float32) + 128
+    return (
+        round_to(low.to(tl.float32) + less, tl.bfloat16),
+        round_to(high.to(tl.float32) + less, tl.bfloat16),
+    )
+
+
+@triton.jit
+def _rotated(bits, turn):
+    """Rotates int32 [columns] left by each of a row's numbers, to uint32."""
+    whole = bits.to(tl.uint32, bitcast=True)[:, None]
+    turn = turn.to(tl.uint32)
+    return (whole << turn) | (whole >> ((32 - turn) & 31))
