@@ -231,7 +231,8 @@ def copies() -> None:
 
 
 def products(dtype: torch.dtype = BF16) -> None:
-    """Few rows, of which 1 is a constant to Triton; of a wide matrix; more, and many."""
+    """Few rows, of which 1 is a constant to Triton; of a wide matrix; more, and many. Then with a
+    matrix that is wide enough to be the left operand, each of the tiles for more rows."""
     for count, outputs in (
         (1, 6144),
         (2, 6144),
@@ -243,6 +244,9 @@ def products(dtype: torch.dtype = BF16) -> None:
         x, weight = rows(count, 4096, dtype=dtype), rows(outputs, 4096, dtype=dtype)
         dense.linear(x, weight)
         dense.linear(x, weight, dtype=torch.float32)
+    wide = rows(8192, 4096, dtype=dtype)
+    for count in (32, 64, 128, 256, 1024):
+        dense.linear(rows(count, 4096, dtype=dtype), wide)
 
 
 def quantised(bits: int, group: int) -> None:

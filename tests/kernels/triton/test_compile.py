@@ -78,7 +78,11 @@ def check_invariant_products(said: str) -> None:
         (launches,) = call.findall(said)
         kinds = PRODUCT.findall(launches)
         assert len(kinds) >= 3
-        assert {(int(wgmma) > 0, int(mma)) for wgmma, mma in kinds} == {(True, 0)}
+        check_alike(kinds)
+
+
+def check_alike(kinds: list[tuple[str, str]]) -> None:
+    assert {(int(wgmma) > 0, int(mma)) for wgmma, mma in kinds} == {(True, 0)}
 
 
 def check_early_launches(said: str) -> None:
@@ -150,7 +154,10 @@ MOST = {
     "attention": ("attend", [480, 650]),
     "attention-invariant": ("attend", [610, 460]),
     "attention-fp8": ("attend", [690, 850]),
-    "linear": ("_linear", [90, 90, 84, 84, 100, 100, 105, 105, 132, 132]),
+    "linear": (
+        "_linear",
+        [90, 90, 84, 84, 100, 100, 105, 105, 132, 132, 98, 111, 100, 103, 139],
+    ),
     "gguf-q6_k": ("_gguf_product", [750, 960, 770]),
     "gguf-q4_k": ("_gguf_product", [630, 850, 650]),
 }
@@ -167,6 +174,16 @@ def test_loops_are_no_longer_than_they_were(call: str, cache: Path) -> None:
     found = [int(count) for name, count in LOOP.findall(said) if name == kernel]
     assert len(found) == len(most)
     assert all(count <= bound for count, bound in zip(found, most, strict=True)), found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_batch_invariant_products_of_all_tiles_multiply_alike(cache: Path) -> None:
+    """Also those of many rows of a wide matrix; --once leaves some out."""
+    said = compiled(cache, "--instructions", "linear")
+    kinds = PRODUCT.findall(said)
+    assert len(kinds) == len(MOST["linear"][1])
+    check_alike(kinds)
 
 
 @pytest.mark.slow
