@@ -90,9 +90,9 @@ def arrange(fate: Fate, patch: pytest.MonkeyPatch) -> None:
     begin, send, ask, receive = Channel.begin, Channel.send, Channel.ask, Channel._receive
     open_body, prepare, handle = Preparer._open, Preparer._prepare, Preparer._handle
 
-    async def begins(self: Channel) -> None:
+    def begins(self: Channel) -> None:
         fate.at("begins")
-        await begin(self)
+        begin(self)
         fate.at("has begun")
 
     async def sends(self: Channel, message: Any) -> None:
