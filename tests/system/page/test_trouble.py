@@ -177,7 +177,7 @@ def test_a_server_that_stays_away_costs_no_word(
 ) -> None:
     chat = with_key(open_tab(guarded.url))
     chat.endless()
-    chat.parameters(temperature="0", max_tokens="2000", repetition_penalty="1")
+    chat.parameters(temperature="0", max_tokens="6000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1]
@@ -235,8 +235,8 @@ def test_an_answer_goes_on_after_a_reload(chat: Chat, server: Server) -> None:
     """It goes on as if nothing came between: the same request has the same answer, drawn the
     same."""
     # No seed ends it early.
-    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 150, "maxItems": 160}
-    chat.parameters(temperature="1", max_tokens="2000", schema=json.dumps(numbers))
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 400, "maxItems": 410}
+    chat.parameters(temperature="1", max_tokens="6000", schema=json.dumps(numbers))
     asked = requests(chat)
     chat.send(LONG, wait=False)
     chat.grown(40)
@@ -257,7 +257,7 @@ def test_the_rest_of_an_answer_goes_on_after_a_reload_until_it_is_stopped(chat: 
     chat.endless()
     chat.send(LONG)
     begun, shown = chat.contents()[-1][1], chat.bodies()[-1].strip()
-    chat.parameters(max_tokens="2000")
+    chat.parameters(max_tokens="6000")
     chat.page.get_by_role("button", name="Continue").click()
     chat.grown(len(begun) + 20)
     chat.tab.load(chat.page.reload)
@@ -304,7 +304,7 @@ def test_a_duplicated_tab_leaves_the_answer_to_its_original(
     chat: Chat, open_tab: Callable[..., Tab]
 ) -> None:
     chat.endless()
-    chat.parameters(max_tokens="2000", repetition_penalty="1")
+    chat.parameters(max_tokens="6000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     note = chat.page.evaluate("sessionStorage.getItem('penstock.running')")
@@ -337,7 +337,7 @@ def test_what_another_tab_left_is_not_gone_on_with(
     chat: Chat, open_tab: Callable[..., Tab], server: Server
 ) -> None:
     chat.endless()
-    chat.parameters(max_tokens="2000", repetition_penalty="1")
+    chat.parameters(max_tokens="6000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     address = chat.page.url
@@ -349,7 +349,7 @@ def test_what_another_tab_left_is_not_gone_on_with(
 
 def test_another_answer_than_before_the_reload_harms_nothing(chat: Chat) -> None:
     chat.endless()
-    chat.parameters(max_tokens="2000", repetition_penalty="1")
+    chat.parameters(max_tokens="6000", repetition_penalty="1")
     chat.send(LONG, wait=False)
     chat.grown(40)
     shown = chat.bodies()[-1][:40]
