@@ -3,13 +3,13 @@ and a first turn of 8,192 tokens, beside llama.cpp's server: `python -m loadtest
 
 from __future__ import annotations
 
-import json
+import asyncio
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,7 @@ import httpx
 from loadtest.peers.peer import PeerFailed
 from loadtest.peers.servers import RunningServer, Server, default_model, make_server
 from loadtest.report import Document, Flags, Measurement, SetupError, machine_line, say, table
+from testing.streams.reading import Broken, connected, events
 
 SYSTEM = "You are a coding agent. Tools show you files; say in one sentence what each is for."
 ANSWER = 32
@@ -56,7 +57,7 @@ def _measured(flags: Flags) -> Iterator[Document]:
         running: dict[str, RunningServer] = {}
         for each in servers(file, flags):
             server = stack.enter_context(each.process(folder / each.name))
-            _conversation(server, texts, turns=1, tokens=64)  # It warms up.
+            asyncio.run(_conversation(server, texts.next(64)))  # It warms up.
             running[each.name] = server
         for turn in range(flags.rounds):
             if turn and time.monotonic() > end:
@@ -69,7 +70,7 @@ def _measured(flags: Flags) -> Iterator[Document]:
                 # The same texts for each system, which no system has had before.
                 of_all = texts.next(tokens, turns)
                 for system, server in running.items():
-                    found = _conversation(server, of_all, turns=turns, tokens=tokens)
+                    found = asyncio.run(_conversation(server, of_all))
                     rows += [{"system": system, "kind": name, **each} for each in found]
                     last = found[-1]["first_token_s"]
                     say(f"round {turn + 1}, {system}, {name}: {last:.2f} s at its last turn")
@@ -118,69 +119,51 @@ class Texts:
         return [f"File {next(self._numbers)}:\n{text}" for text in found]
 
 
-def _conversation(
-    server: RunningServer, texts: Texts | list[str], *, turns: int, tokens: int
-) -> list[Document]:
-    """Rows of a conversation's turns. A tool's answer is a user's message: so Qwen's template
-    writes it, and all servers have the same prompt."""
-    found = texts if isinstance(texts, list) else texts.next(tokens, turns)
+async def _conversation(server: RunningServer, texts: list[str]) -> list[Document]:
+    """Rows of a conversation's turns, one for each text. A tool's answer is a user's message: so
+    Qwen's template writes it, and all servers have the same prompt. Raises PeerFailed."""
     messages: list[Message] = [{"role": "system", "content": SYSTEM}]
     rows = []
-    with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
-        with _unbroken(client):
-            model = client.get("/v1/models").json()["data"][0]["id"]
-        for turn, text in enumerate(found, 1):
+    async with connected(server.url, 1, timeout=TIMEOUT) as client:
+        try:
+            model = (await client.get("/v1/models")).json()["data"][0]["id"]
+        except httpx.HTTPError as error:
+            raise PeerFailed(f"{server.url} hasn't answered: {error!r}") from error
+        for turn, text in enumerate(texts, 1):
             content = f"<tool_response>\n{text}\n</tool_response>"
             messages.append({"role": "user", "content": content})
-            seconds, answer, usage = _asked(client, model, messages)
+            seconds, answer, usage = await _asked(client, model, messages)
             messages.append({"role": "assistant", "content": answer})
             rows.append({"turn": turn, "first_token_s": seconds, **usage})
     return rows
 
 
-def _asked(
-    client: httpx.Client, model: str, messages: list[Message]
+async def _asked(
+    client: httpx.AsyncClient, model: str, messages: list[Message]
 ) -> tuple[float, str, dict[str, int]]:
     """Seconds until the first text, the answer, and the prompt's tokens, where the server counts
-    them: all, and those that it had computed before."""
+    them: all, and those that it had computed before. Raises PeerFailed."""
     body = {
         "model": model,
         "messages": messages,
         "temperature": 0,
         "max_tokens": ANSWER,
-        "stream": True,
         "stream_options": {"include_usage": True},
     }
     begun, first, parts, usage = time.monotonic(), 0.0, list[str](), dict[str, int]()
-    with _unbroken(client), client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        if answer.status_code != 200:
-            answer.read()
-            raise PeerFailed(f"{client.base_url} has answered {answer.text[:300]}")
-        for line in answer.iter_lines():
-            event = _event(line)
+    try:
+        async for event in events(client, body, "/v1/chat/completions"):
             if event.get("usage"):
                 usage = _counts(event["usage"])
             for choice in event.get("choices", ()):
                 if text := choice.get("delta", {}).get("content"):
                     first = first or time.monotonic() - begun
                     parts.append(text)
+    except Broken as error:
+        raise PeerFailed(f"{client.base_url}: {error}") from error
     if not parts:
         raise PeerFailed(f"{client.base_url} has answered without a token")
     return first, "".join(parts), usage
-
-
-@contextmanager
-def _unbroken(client: httpx.Client) -> Iterator[None]:
-    """Raises PeerFailed where the server is gone, or doesn't answer in time."""
-    try:
-        yield
-    except httpx.HTTPError as error:
-        raise PeerFailed(f"{client.base_url} hasn't answered: {error!r}") from error
-
-
-def _event(line: str) -> dict[str, Any]:
-    name, _, data = line.partition(": ")
-    return dict(json.loads(data)) if name == "data" and data != "[DONE]" else {}
 
 
 def _counts(usage: dict[str, Any]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,16 @@ def events(*chunks: dict[str, Any]) -> bytes:
 
 
 def asked(content: bytes, status: int = 200) -> tuple[float, str, dict[str, int]]:
-    transport = httpx.MockTransport(lambda request: httpx.Response(status, content=content))
-    with httpx.Client(transport=transport, base_url="http://server") as client:
-        return long_chats._asked(client, "m", [{"role": "user", "content": "Which file?"}])
+    return asked_of(httpx.MockTransport(lambda request: httpx.Response(status, content=content)))
+
+
+def asked_of(transport: httpx.MockTransport) -> tuple[float, str, dict[str, int]]:
+    async def asking() -> tuple[float, str, dict[str, int]]:
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            messages = [{"role": "user", "content": "Which file?"}]
+            return await long_chats._asked(client, "m", messages)
+
+    return asyncio.run(asking())
 
 
 def chunk(text: str) -> dict[str, Any]:
@@ -60,12 +68,8 @@ def breaks_off(request: httpx.Request) -> httpx.Response:
 
 
 def test_a_server_that_crashes_is_no_result() -> None:
-    transport = httpx.MockTransport(breaks_off)
-    with (
-        httpx.Client(transport=transport, base_url="http://server") as client,
-        pytest.raises(PeerFailed, match=r"http://server.*peer closed connection"),
-    ):
-        long_chats._asked(client, "m", [])
+    with pytest.raises(PeerFailed, match=r"http://server.*peer closed connection"):
+        asked_of(httpx.MockTransport(breaks_off))
 
 
 @pytest.mark.parametrize("has", [True, False])
