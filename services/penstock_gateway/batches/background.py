@@ -34,8 +34,6 @@ from penstock_gateway.storage.store import new_id
 log = logs.get(__name__)
 
 URL = "/v1/responses"
-LOOK_EVERY = 0.25
-"""Seconds between looks for room for a new one."""
 HOLD_EVERY = 1.0
 """Seconds between looks at whether one is cancelled; each holds it for longer."""
 SHOW_EVERY = 0.5
@@ -71,17 +69,8 @@ class BackgroundRunner:
 
     async def run(self) -> None:
         """Answers responses until it is cancelled. Then what it holds is anybody's."""
-        looks = self._records.looks
         try:
-            while True:
-                if len(self._running) >= self._at_once:
-                    await asyncio.sleep(LOOK_EVERY)
-                    continue
-                begun = await looks.begin()
-                if await self._take_one():
-                    looks.found()
-                else:
-                    await looks.wait(begun)
+            await self._records.looks.keep_taking(self._take_one, self._is_full)
         finally:
             tasks = list(self._running)
             for task in tasks:
@@ -89,6 +78,9 @@ class BackgroundRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
             with suppress(DatabaseDamaged):
                 await self._records.let_go(self._name)
+
+    def _is_full(self) -> bool:
+        return len(self._running) >= self._at_once
 
     async def _take_one(self) -> bool:
         """False: there is nothing to take, or no answer of the database now."""

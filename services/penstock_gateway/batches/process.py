@@ -38,8 +38,6 @@ AT_ONCE = 8
 that only wait don't count."""
 MOST_HELD = 128
 """Batches that are held, those that only wait included."""
-LOOK_EVERY = 0.25
-"""Seconds between looks for room for another batch."""
 SWEEP_EVERY = 60.0
 """Seconds between looks for files whose time is over."""
 
@@ -71,17 +69,9 @@ class Runner:
     async def run(self) -> None:
         """Runs batches until it is cancelled. Then what it holds is anybody's, as far as it has
         come."""
-        sweeping, looks = asyncio.create_task(self._sweep()), self._store.held.looks
+        sweeping = asyncio.create_task(self._sweep())
         try:
-            while True:
-                if self._is_full():
-                    await asyncio.sleep(LOOK_EVERY)
-                    continue
-                begun = await looks.begin()
-                if await self._try_to_take_one():
-                    looks.found()
-                else:
-                    await looks.wait(begun)
+            await self._store.held.looks.keep_taking(self._try_to_take_one, self._is_full)
         finally:
             tasks = [sweeping, *self._running]
             for task in tasks:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 from penstock_gateway.storage.database import Database
 
 LOOK_EVERY = 0.25
-"""Seconds between questions whether anything has changed, which cost next to nothing."""
+"""Seconds between questions whether anything has changed, which cost next to nothing, and between
+looks for room."""
 LONGEST = 2.0
 """Seconds after which a process looks all the same: a hold may have ended, or a time may have come,
 neither of which changes the database. What they bring is found up to so many seconds late."""
@@ -18,11 +21,26 @@ SLOWER = 1.2
 
 
 class WorkLooks:
-    """Of one process, at one kind of work."""
+    """When one process looks for one kind of work."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._pause = LOOK_EVERY
+
+    async def keep_taking(
+        self, take_one: Callable[[], Awaitable[bool]], is_full: Callable[[], bool]
+    ) -> NoReturn:
+        """Takes work until it is cancelled. take_one: returns whether there was any.  is_full:
+        whether there is no room for more."""
+        while True:
+            if is_full():
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            begun = await self.begin()
+            if await take_one():
+                self.found()
+            else:
+                await self.wait(begun)
 
     async def begin(self) -> int | None:
         """To be called before each look. Returns what `wait` wants."""
