@@ -28,7 +28,7 @@ from penstock.process.machine import usable_cores
 from penstock.protocol.common import Grammar
 from penstock.text.tokenizer import Tokenizer
 from penstock_bench.load.report import markdown_table
-from penstock_grammars.compile import Library
+from penstock_grammars.library import Library
 from penstock_grammars.trial import Trial, TrialProcesses
 from penstock_grammars.unique_arrays import UniqueArrays
 from penstock_worker.grammar.errors import GrammarError

@@ -23,7 +23,7 @@ from penstock_grammars.structural_tag import parts_of
 from penstock_worker.grammar.errors import GrammarError
 
 if TYPE_CHECKING:
-    from penstock_grammars.compile import Library
+    from penstock_grammars.library import Library
 
 MAX_BYTES = 2 * 2**30
 """The address space that the process may take, in bytes."""

@@ -23,7 +23,7 @@ from penstock_worker.grammar.errors import GrammarError, TokenRefused
 from penstock_worker.grammar.interface import Matcher
 
 if TYPE_CHECKING:
-    from penstock_grammars.compile import Library
+    from penstock_grammars.library import Library
 
 log = logs.get(__name__)
 
@@ -90,7 +90,7 @@ class Compiler:
 
     def _loaded(self) -> Library:
         # Imported here: it rewrites schemas, which no worker does before it is ready.
-        from penstock_grammars.compile import Library
+        from penstock_grammars.library import Library
 
         begun, before = time.monotonic(), resident_bytes() or 0
         library = Library(*self._model)
@@ -238,7 +238,7 @@ def _refusal(matcher: Any) -> GrammarError:
 
 
 def _complaint(matcher: Any) -> GrammarError:
-    from penstock_grammars.compile import complaint
+    from penstock_grammars.library import complaint
 
     return GrammarError(complaint(matcher))
 

@@ -28,7 +28,7 @@ from penstock_grammars.child import STACK_BYTES, CompileResult, serve
 from penstock_worker.grammar.errors import GrammarError
 
 if TYPE_CHECKING:
-    from penstock_grammars.compile import Library
+    from penstock_grammars.library import Library
 
 FORK = 0
 """The request for a fork, whose answer is its pid. Any other one is the pid of a fork that is to be
@@ -58,7 +58,7 @@ def main() -> None:
 def _loaded(path: Path, vocab_size: int, eos: list[int]) -> tuple[CompileResult, Library | None]:
     # Imported here: the worker, which reads this module's numbers, loads grammars when it is idle.
     try:
-        from penstock_grammars.compile import Library
+        from penstock_grammars.library import Library
 
         library = Library(path, vocab_size, eos, splits_texts=False)
         _ = library.special  # Here, so that no fork has to read it.

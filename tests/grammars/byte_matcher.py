@@ -10,7 +10,7 @@ import llguidance
 import numpy as np
 
 from penstock.protocol.common import Grammar
-from penstock_grammars.compile import source_of
+from penstock_grammars.library import source_of
 from penstock_grammars.unique_arrays import UniqueArrays
 from penstock_worker.grammar.errors import GrammarError
 

@@ -20,7 +20,7 @@ from penstock.parsing.output import whole_parser
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_gateway.chat.answer_grammar import answer_grammar, free_answer
 from penstock_gateway.chat.tools import Tool, ToolUse
-from penstock_grammars.compile import Library
+from penstock_grammars.library import Library
 
 pytestmark = pytest.mark.timeout(300)
 

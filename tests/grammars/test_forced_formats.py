@@ -20,7 +20,7 @@ from penstock.parsing.formats import FORMATS
 from penstock.parsing.interface import CallArguments, CallBegin
 from penstock.parsing.output import OnlyCalls
 from penstock.request.structured_outputs import StructuredOutputs
-from penstock_grammars.compile import Library
+from penstock_grammars.library import Library
 from tests.grammars.forced_cases import CASES, TOOLS, WEATHER, WRITTEN
 
 pytestmark = pytest.mark.timeout(300)

@@ -18,7 +18,7 @@ from penstock.parsing.format import CallFormat, ThoughtFormat
 from penstock.parsing.formats import FORMATS
 from penstock.parsing.held_calls import held_text
 from penstock.request.structured_outputs import StructuredOutputs
-from penstock_grammars.compile import Library
+from penstock_grammars.library import Library
 from penstock_worker.grammar.errors import GrammarError
 from tests.grammars.forced_cases import CASES, TOOLS, WRITTEN
 from tests.grammars.test_forced_formats import form_of

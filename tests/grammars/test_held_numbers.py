@@ -43,7 +43,7 @@ def test_digits_of_a_schema_that_comes_as_text_are_not_lost(written: str) -> Non
     import llguidance
 
     from penstock.protocol.common import Grammar
-    from penstock_grammars.compile import source_of
+    from penstock_grammars.library import source_of
 
     with pytest.raises(GrammarError, match=written):
         source_of(llguidance, Grammar("json_schema", f'{{"const": {written}}}'), {})

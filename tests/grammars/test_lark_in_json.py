@@ -17,8 +17,8 @@ from penstock.parsing.nodes import TextInput
 from penstock.request.structured_outputs import StructuredOutputs
 from penstock_grammars.character_classes import SPECIAL, ClassReader, read_escape
 from penstock_grammars.child import tried
-from penstock_grammars.compile import Library
 from penstock_grammars.lark_in_json import TERMINALS, lark_in_json
+from penstock_grammars.library import Library
 from penstock_worker.grammar.errors import GrammarError
 
 lark = pytest.importorskip("lark", reason="an independent parser, of the extra dev")

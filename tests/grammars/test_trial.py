@@ -15,8 +15,8 @@ import pytest
 
 from penstock.protocol.common import Grammar
 from penstock.protocol.from_worker import GrammarFailed, GrammarReady
-from penstock_grammars.compile import Library
 from penstock_grammars.compiler import Compiler
+from penstock_grammars.library import Library
 from penstock_grammars.trial import ATTEMPTS, Trial, TrialProcesses
 from penstock_worker.grammar.errors import GrammarError, GrammarUnavailable
 from penstock_worker.grammar.grammars import SlotGrammars

@@ -119,7 +119,7 @@ def test_a_folder_that_is_gone_stops_no_start(tmp_path: Path) -> None:
 
 
 def test_no_worker_imports_before_it_is_ready_what_rewrites_schemas() -> None:
-    late = "penstock_grammars.compile", "penstock_grammars.schemas.served"
+    late = "penstock_grammars.library", "penstock_grammars.schemas.served"
     code = (
         "import sys; import penstock_worker.loading.load, penstock_grammars.compiler;"
         f"print([name for name in {late!r} if name in sys.modules])"

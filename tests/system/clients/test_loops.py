@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from penstock_grammars.compile import Library
+from penstock_grammars.library import Library
 from testing.tiny_models import byte_level_tokenizer
 from tests.gateway.fake_engine import MODEL
 from tests.gateway.live_gateway import LiveGateway
