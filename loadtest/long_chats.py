@@ -27,7 +27,7 @@ SYSTEM = "You are a coding agent. Tools show you files; say in one sentence what
 ANSWER = 32
 """Tokens of an answer, at most."""
 CHARACTERS = 3.6
-"""Of source text for a token, about; the page has the tokens that the server counted."""
+"""Characters of source text for a token, about; the page has the tokens that the server counted."""
 TIMEOUT = 900.0
 """Seconds of one answer, and of a start."""
 LONG = "first turn"

@@ -59,7 +59,7 @@ def checked(locked: dict[str, Locked], name: str, why: str) -> str:
 
 
 def closure(locked: dict[str, Locked], roots: set[str]) -> set[str]:
-    """Those packages and all that they need. Raises LookupError for one that isn't locked."""
+    """Returns the packages and all that they need. Raises LookupError for one that isn't locked."""
     found = {checked(locked, name, "it was named") for name in roots}
     while True:
         more = {name for name, each in locked.items() if each.via & found} - found

@@ -70,7 +70,7 @@ def warm_up(job: Job) -> list[Request]:
 
 
 def arguments(job: Job, ports: Ports, endpoint: str) -> list[str]:
-    """Of `penstock serve`."""
+    """Returns the arguments of `penstock serve`."""
     extent = job.extent
     given = {
         "dtype": "bfloat16",
@@ -93,8 +93,8 @@ def arguments(job: Job, ports: Ports, endpoint: str) -> list[str]:
 
 
 def by_streams(job: Job, server: Server, some: list[Request]) -> float:
-    """By a client in a process of its own. Raises RuntimeError where a stream didn't end as it
-    should."""
+    """Returns the seconds of a client in a process of its own. Raises RuntimeError where a stream
+    didn't end as it should."""
     file = job.work / "asked.json"
     file.write_text(json.dumps([[one.prompt, one.output] for one in some]))
     port = server.url.rpartition(":")[2]
@@ -120,7 +120,8 @@ def measure(job: Job, name: str, way: Way, some: list[Request], ports: Ports) ->
 
 
 def by_library(llm: LLM, some: list[Request]) -> float:
-    """Raises RuntimeError where an answer has another length than was asked for."""
+    """Returns seconds. Raises RuntimeError where an answer has another length than was asked
+    for."""
     begun = time.perf_counter()
     params = [
         SamplingParams(temperature=TEMPERATURE, max_tokens=one.output, ignore_eos=True)

@@ -109,4 +109,5 @@ FILES = {
         for layers in ("0", "all")
     ),
 }
-"""By the part's name. What is cut to fewer layers would take longer to write than to measure."""
+"""The files of each part. What is cut to fewer layers would take longer to write than to
+measure."""

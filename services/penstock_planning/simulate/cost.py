@@ -118,8 +118,8 @@ LEAST_MS, MOST_MS = 1e-9, 60_000.0
 """What a part of a step may cost, if it costs anything."""
 LEAST_STEP_MS = 0.001
 """What a step of one token takes at least."""
-MOST_PAIRS = 64
-"""Of a curve."""
+MOST_POINTS = 64
+"""Points that a curve has at most."""
 NAMES = ", ".join(name.removesuffix("_ms") for name in NUMBERS)
 
 
@@ -149,9 +149,9 @@ def _check_curve(curve: tuple[tuple[int, float], ...], source: str) -> None:
         return
     rises = all(first[0] < second[0] and first[1] <= second[1] for first, second in pairwise(curve))
     bounded = all(tokens >= 1 and 0 <= value <= MOST_MS for tokens, value in curve)
-    if not (1 < len(curve) <= MOST_PAIRS and rises and bounded):
+    if not (1 < len(curve) <= MOST_POINTS and rises and bounded):
         raise InvalidRequest(
-            f"{source}: curve has 2 to {MOST_PAIRS} pairs of tokens, from 1 on and ascending, and "
+            f"{source}: curve has 2 to {MOST_POINTS} pairs of tokens, from 1 on and ascending, and "
             f"of milliseconds, 0 to {MOST_MS:,.0f}, which don't fall",
             param="step_cost",
         )

@@ -16,7 +16,8 @@ from penstock_worker.device.side_stream import SideQueue
 MEASURED_SECONDS = 0.2
 """After which no further copy is begun, of each kind."""
 MOST_COPIES = 8
-"""Of each kind. The fastest one counts: others may have waited for something else."""
+"""Copies of each kind, at most. The fastest one counts: others may have waited for something
+else."""
 GB = 1e9
 
 

@@ -17,7 +17,7 @@ class PinnedFilling:
         """`most`: threads, at most."""
         self.most = most
         self.threads = 1
-        """That copy now. Of `most`, as many as are worth it."""
+        """The threads that copy now: of `most`, as many as are worth it."""
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:

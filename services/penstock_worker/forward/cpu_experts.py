@@ -94,12 +94,12 @@ class _Sizes:
     """What is to be divided, bytes."""
 
     layers: list[ExpertLayerBytes]
-    """Of layers that have experts."""
+    """The experts of each layer that has any."""
     rest: int
     copies: int
     """For experts that are copied to the card."""
     pinned: int
-    """Of the host, through which they are copied."""
+    """The host's memory through which they are copied."""
 
     @staticmethod
     def of(config: ModelConfig, prepared: PreparedModel) -> _Sizes:

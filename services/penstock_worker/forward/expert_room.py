@@ -39,9 +39,9 @@ class ExpertLayerBytes:
     """What a layer's routed experts take."""
 
     card: int
-    """As the card's kernels hold them."""
+    """Bytes in the card's kernels' layout."""
     host: int
-    """As the CPU's kernels do."""
+    """Bytes in the CPU kernels' layout."""
 
 
 def card_room(

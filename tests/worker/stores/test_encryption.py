@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StartupError
-from penstock_worker.stores.opening import EncryptingSeal, SealedStore, read_secret
+from penstock_worker.stores.sealed_store import SealedStore
+from penstock_worker.stores.seals import EncryptingSeal, read_secret
 from tests.worker.stores.test_folder import LAYOUT, PAYLOAD, contents, key
 from tests.worker.stores.test_plugged import Dict
 

@@ -29,13 +29,14 @@ from penstock.protocol.between_workers import (
 from penstock.transport.curve_keys import make_folders
 from penstock_worker.stores.contents import Asking
 from penstock_worker.stores.interface import StoredLayout
-from penstock_worker.stores.opening import DigestSeal, SealedStore
 from penstock_worker.stores.peers import others, peer
 from penstock_worker.stores.peers.counts import TransferCounts
 from penstock_worker.stores.peers.keys import KVKeys
 from penstock_worker.stores.peers.opening import BlockMemory, KVServer, rank_endpoint
 from penstock_worker.stores.peers.others import OtherWorkers
 from penstock_worker.stores.peers.peer import KVPeer
+from penstock_worker.stores.sealed_store import SealedStore
+from penstock_worker.stores.seals import DigestSeal
 from tests.worker.stores.test_folder import key
 
 PLAIN = TransportSettings()

@@ -10,8 +10,10 @@ import pytest
 
 from penstock_worker.stores import plugged
 from penstock_worker.stores.interface import KVStore
-from penstock_worker.stores.opening import DigestSeal, SealedStore, StoresInOrder
 from penstock_worker.stores.plugged import GuardedStore
+from penstock_worker.stores.sealed_store import SealedStore
+from penstock_worker.stores.seals import DigestSeal
+from penstock_worker.stores.stores_in_order import StoresInOrder
 from tests.worker.stores.test_folder import PAYLOAD, contents, key
 
 STORED = PAYLOAD + DigestSeal.extra_bytes
